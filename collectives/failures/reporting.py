@@ -120,8 +120,8 @@ class Reporter:
         self.take(states.Raising())
         if isinstance(error, ArgumentError):
             raise ArgumentError(str(error))
-        again = type(error)(*error.args, *_details(error))
-        raise again from (error if error.__traceback__ else None)  # a cause that nobody raised would print twice
+        cause = error if error.__traceback__ else None  # one that nobody raised would print the same text twice
+        raise type(error)(*error.args, *_details(error)) from cause
 
     def fail(self, engine: Engine, code: int, culprit: int, timeout: float, ended: Queued | None = None) -> NoReturn:
         """Tell the others, hear them, and raise what happened.
