@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hocket.collectives.recording import dump
@@ -26,30 +25,27 @@ class FlightRecorder:
         self.members, self.world = members, members.world
         self._files = 0
 
-    def look(self, of: Collection[int] | None = None) -> list[Found]:
-        """The recorders of this job's ranks, or of some, that can be read here: of ranks that hang or died, too."""
+    def look(self) -> list[Found]:
+        """The recorders of this job's ranks that can be read here: also of ranks that hang, or have died."""
         if self.world.recorder is None:
             return []
         try:
-            return recorders(self.world.recorder.job, [*self.world.pids, *ancestors(os.getpid())], of)
+            return recorders(self.world.recorder.job, [*self.world.pids, *ancestors(os.getpid())])
         except OSError:  # no /proc
             log.debug("hocket: recorders", exc_info=True)
             return []
 
-    def seen(self, ranks: Collection[int]) -> dict[int, str]:
-        """By rank of this communicator: what its process does, and what it recorded last.  `ranks`: of the job.
-
-        These alone are read: when one of many ranks dies, each of the others asks for that one.
-        """
-        told, all_ranks = seen(described(self.look(ranks)), self.members.name), self.members.world_ranks
+    def seen(self, found: list[Found]) -> dict[int, str]:
+        """By rank of this communicator: what its process does, and what it recorded last."""
+        told, all_ranks = seen(described(found), self.members.name), self.members.world_ranks
         return {all_ranks.index(rank): text for rank, text in told.items() if rank in all_ranks}
 
-    def file(self) -> str:
+    def file(self, found: list[Found]) -> str:
         """The end of an error's text: it names the file of what all ranks of this host did last.
 
         The first rank that comes here writes it: of many that fail at once, one reads the records of all.
         """
-        if self.world.recorder is None or not os.path.isdir("/proc/self/fd"):
+        if not found or self.world.recorder is None:
             return ""
         name = re.sub(r"\W+", "-", f"{self.world.recorder.job}-{self.members.name}-{self._files}")[:100]
         self._files += 1
@@ -58,7 +54,7 @@ class FlightRecorder:
             path = os.path.join(base, f"{name}.txt")
             with contextlib.suppress(FileExistsError):
                 if not os.path.exists(path):
-                    dump.write(path, lambda: dump.text(self.look()))
+                    dump.write(path, lambda: dump.text(found))
                     dump.forget_old(base)
         except OSError as why:
             return f"\nWhat the ranks did last could not be written ({why})."

@@ -99,9 +99,9 @@ class LongWaits:
             told = {all_ranks.index(r): account for r, account in said if r in all_ranks}
             if told:
                 others = {r: told.get(r) for r in range(self.size) if r != self.rank}
-                mine, seen = account_of(engine, oldest(engine)), self.flight.seen(all_ranks)
-                text = wording.still_waiting(mine, others, waiting.seconds, seen)
-                log.warning("%s%s", text, self.flight.file())
+                mine, found = account_of(engine, oldest(engine)), self.flight.look()
+                text = wording.still_waiting(mine, others, waiting.seconds, self.flight.seen(found))
+                log.warning("%s%s", text, self.flight.file(found))
 
     def whereabouts(self, what: str, seconds: float, late: Sequence[int], mine: Account) -> str:
         """For a log: where the members are that hold up `what` for so long, and the file of what all did last.
@@ -115,9 +115,10 @@ class LongWaits:
         while len(self.told) < len([rank for rank in late if rank != self.rank]) and time.monotonic() < until:
             time.sleep(ANSWERS / 20)
         accounts = {self.world.rank: mine, **self.told}
-        seen = self.flight.seen([self.world_ranks[rank] for rank in late])
+        found = self.flight.look()
+        seen = self.flight.seen(found)
         told = {r: describe_account(accounts.get(self.world_ranks[r]), seen.get(r, "")) for r in late}
-        return by_rank(told) + self.flight.file()
+        return by_rank(told) + self.flight.file(found)
 
     def _note(self, engine: Engine, waiting: LongWait) -> None:
         """In the recorder: which call waits so long, and for whom if the call itself says so."""

@@ -194,10 +194,11 @@ class Reporter:
         """The error as it is raised, with what the ranks' recorders tell.  `verdict`: what it was built of."""
         if isinstance(error, ArgumentError) or not isinstance(error, Error):
             return error
+        found = self.long_waits.flight.look()
         if verdict is not None:
-            seen = self.long_waits.flight.seen(verdict.lost if isinstance(verdict, Lost) else list(verdict.accounts))
+            seen = self.long_waits.flight.seen(found)
             error = wording.build(verdict, self.world_ranks, self.rank, call or self._during, self.closed, seen)
-        return type(error)(f"{error}{self.long_waits.flight.file()}", *_details(error))
+        return type(error)(f"{error}{self.long_waits.flight.file(found)}", *_details(error))
 
     def _alone(self, code: int, culprit: int, seq: int, account: Account) -> Verdict | Lost:
         """The coordinator itself is silent: what this rank knows."""

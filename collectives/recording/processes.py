@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hocket.collectives.recording import memory
@@ -30,10 +30,8 @@ class Found(NamedTuple):
     """Of its ranks."""
 
 
-def recorders(
-    job: str | None = None, among: Iterable[int] | None = None, of: Collection[int] | None = None
-) -> list[Found]:
-    """All that can be read: of this job, held by one of these processes, and of these ranks, if any are named.
+def recorders(job: str | None = None, among: Iterable[int] | None = None) -> list[Found]:
+    """All that can be read: of this job, and held by one of these processes, if any are named.
 
     Cost: a look at each descriptor of this user's processes; a tenth of a millisecond each.
     """
@@ -46,7 +44,7 @@ def recorders(
                 if link == memory.LINK or link.endswith(memory.TRACE_END):
                     about = os.stat(path)
                     holders.setdefault((about.st_dev, about.st_ino), []).append((pid, path))
-    found = [each for held in holders.values() if (each := _read(held, job, of)) is not None and each.parts]
+    found = [each for held in holders.values() if (each := _read(held, job)) is not None and each.parts]
     traced = {(part.facts.job, part.facts.rank) for each in found for part in each.parts if part.facts.traced}
     for each in found:  # of a rank that is traced now, the trace alone
         old = [part for part in each.parts if not part.facts.traced and (part.facts.job, part.facts.rank) in traced]
@@ -54,10 +52,10 @@ def recorders(
     return [each for each in found if each.parts]
 
 
-def _read(held: list[tuple[int, str]], job: str | None, of: Collection[int] | None) -> Found | None:
+def _read(held: list[tuple[int, str]], job: str | None) -> Found | None:
     for _, path in held:
         with contextlib.suppress(OSError, NotARecording):
-            parts = [part for part in _parts(path, of) if job is None or part.facts.job == job]
+            parts = [part for part in _parts(path) if job is None or part.facts.job == job]
             owner = next((pid for pid, _ in held if parts and parts[0].facts.pid == _own_number(pid)), None)
             return Found(owner, "dead" if owner is None else state(owner), parts)
     return None
@@ -76,11 +74,11 @@ def without_one(found: list[Found]) -> list[int]:
     return unseen
 
 
-def _parts(path: str, of: Collection[int] | None) -> list[Recorded]:
+def _parts(path: str) -> list[Recorded]:
     """Copied, as nobody can be sure that a mapping of another's file stays as long as it is."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        return read(Part(fd), NEWEST, of) if os.fstat(fd).st_uid == os.geteuid() or os.geteuid() == 0 else []
+        return read(Part(fd), NEWEST) if os.fstat(fd).st_uid == os.geteuid() or os.geteuid() == 0 else []
     finally:
         os.close(fd)
 

@@ -37,7 +37,7 @@ import enum
 import json
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -193,11 +193,11 @@ class Recorded:
         return self.table.get(number, What())
 
 
-def read(data: Any, newest: int = MOST_RECORDS, of: Collection[int] | None = None) -> list[Recorded]:
+def read(data: Any, newest: int = MOST_RECORDS) -> list[Recorded]:
     """Every rank's part of one process's recorder: of a file's bytes, a mapping, or a `Part`; it may still change.
 
-    `newest`: records of each ring at most; `of`: these ranks alone, the others cost little.  Nothing in it is
-    believed: what is out of bounds is left out.  Raises NotARecording.
+    `newest`: records of each ring at most.  Nothing in it is believed: what is out of bounds is left out.  Raises
+    NotARecording.
     """
     size = len(data)
     if size < HEADS_AT + RINGS * RING.itemsize:
@@ -207,20 +207,16 @@ def read(data: Any, newest: int = MOST_RECORDS, of: Collection[int] | None = Non
         raise NotARecording("it does not begin as hocket's recordings do")
     if int(head["version"]) != VERSION:
         raise NotARecording(f"it is of version {int(head['version'])} of the format; this hocket reads {VERSION}")
-    table, ranks = dict[int, What](), dict[tuple[int, str], Recorded]()
+    lines = _lines(data, int(head["texts_at"]), min(int(head["texts"]), int(head["texts_room"]), MOST_TEXTS))
+    table, ranks = dict(enumerate(map(_what, lines))), dict[tuple[int, str], Recorded]()
     claimed = _array(data, RING, HEADS_AT, RINGS)["claimed"][: int(head["rings"])]
     for number in np.flatnonzero(claimed).tolist():
         at = ABOUT_AT + number * ABOUT
         about = _parsed(bytes(data[at : at + ABOUT]).partition(b"\n")[0])
         owner = _whole(about.get("rank")), _text(about.get("job"))
-        if of is not None and owner[0] not in of:
-            continue
         if owner not in ranks:
             ranks[owner] = Recorded(_facts(head, about), table)
         ranks[owner].rings.append(_ring(about, *_newest(data, number, newest)))
-    if ranks:  # last: what the records refer to is there
-        lines = _lines(data, int(head["texts_at"]), min(int(head["texts"]), int(head["texts_room"]), MOST_TEXTS))
-        table.update(enumerate(map(_what, lines)))
     return list(ranks.values())
 
 

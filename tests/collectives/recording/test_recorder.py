@@ -310,21 +310,6 @@ def test_recorders_of_nobody_are_not_listed() -> None:
         os.close(fd)
 
 
-def test_of_some_ranks_the_others_are_not_read() -> None:
-    """When one of many ranks dies, each of the others asks for that one."""
-
-    def body(comm: hocket.Communicator) -> list[list[tuple[int, str]]]:
-        comm.allreduce(np.ones(2))
-        job = comm.world.recorder.job
-        found = [recorders(job, [os.getpid()], of) for of in (None, [2], [9])]
-        comm.barrier()
-        return [sorted((part.facts.rank, part.what(1).text) for each in some for part in each.parts) for some in found]
-
-    with hocket.local_world(3) as world:
-        every, some, nobody = world.run(body)[0]
-    assert len(every) == 3 and every[2][1] and some == every[2:] and nobody == []
-
-
 def test_peers_of_no_communicator_are_nobody() -> None:
     part = recorded(lambda comm: comm.barrier())[0]
     assert ring_of(part).world_rank(NOBODY) is None and ring_of(part).world_rank(5) is None
