@@ -77,6 +77,8 @@ class World:
         elastic: Elastic | None = None,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.session, self.config = rank, size, session, config
+        self.pids: list[int] = []
+        """The processes of this host's ranks, as these know them; first, as others look at all worlds."""
         with _opening:
             _open.add(self)
         self.names, self._make, self.check = supply
@@ -90,8 +92,6 @@ class World:
         self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
         self.lock = threading.Lock()
         self.closed = False
-        self.pids: list[int] = []
-        """The processes of this host's ranks."""
         self.unraised = False
         """Has one of its communicators ended with an error that could not be raised?"""
         self.recorder: OwnRecorder | None = None
@@ -110,10 +110,12 @@ class World:
         """By rank of the generation before, who is no member: "dead", "left", "unreachable" or "excluded"."""
         session.own(self)
         declared.load()  # before any choice
+        with _opening:
+            worlds = list(_open)
         mine = {
             "kernel": boot_id(), "node": os.uname().nodename, "folder": own_folder(os.environ),
             "cores": sorted(os.sched_getaffinity(0)), "usable": usable_cores(), "pid": os.getpid(),
-            "processes": sorted({pid for world in list(_open) for pid in world.pids}),
+            "processes": sorted({pid for world in worlds for pid in world.pids}),
             "tuning": tuning, "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu),
             "names": list(self.names), "encrypt": config.encrypt, "certified": config.encrypt and bool(config.tls_cert),
             "job": secrets.token_hex(6), "seat": elastic.seat() if elastic else None,
@@ -127,7 +129,6 @@ class World:
         if elastic is not None:
             elastic.met([each["seat"] for each in met])
         self.pids = [int(each["pid"]) for each in met if each["kernel"] == mine["kernel"]]
-        """The processes of this host's ranks, as these know them."""
         self.gpus = [bool(each["gpu"]) for each in met]
         """Which ranks may have arrays on a GPU: if some may not, those of others are copied to host memory."""
         self.mpi = mpi if all(each["mpi"] for each in met) else None

@@ -26,7 +26,7 @@ class Sites:
         self.script.write_text(PROGRAM)
         (place / "tmp").mkdir()  # each host sees a folder of its own there
         self.lines: list[str] = []
-        self.lost, self.processes = threading.Event(), list[Warm]()
+        self.lost, self.fewer, self.processes = threading.Event(), threading.Event(), list[Warm]()
         self._readers: list[threading.Thread] = []
         self._env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")},
@@ -50,6 +50,8 @@ class Sites:
             self.lines.append(line)
             if "round 5:" in line:
                 self.lost.set()
+            if ": 3 sites" in line:
+                self.fewer.set()
         self.lines += process.stderr
 
     def wait(self, seconds: float) -> list[int]:
@@ -76,6 +78,7 @@ def test_a_site_is_lost_and_found_again(tmp_path: Path) -> None:
         (pid,) = re.findall(r"site 2 of 4, pid (\d+), from round 0", "".join(sites.lines))
         os.kill(int(pid), signal.SIGKILL)
         sites.processes[2].wait(20)
+        assert sites.fewer.wait(60), sites.lines
         sites.start(2)
         codes = sites.wait(120)
     out = "".join(sites.lines)
