@@ -97,6 +97,7 @@ typedef struct hk_writer {
 } hk_writer;
 
 static inline void hk_store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static inline uint64_t hk_load64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 
 /* `tail`: kind, and above it peer, step and lane, 16 bits each. */
 static inline hk_record *hk_append(hk_writer *w, uint64_t ns, uint32_t seq, uint32_t what, uint64_t bytes, uint64_t tail) {

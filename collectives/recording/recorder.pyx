@@ -47,6 +47,7 @@ cdef extern from "system/record.h" nogil:
         char host[64]
     void hk_store32(uint32_t*, uint32_t)
     void hk_store64(uint64_t*, uint64_t)
+    uint64_t hk_load64(const uint64_t*)
 
 cdef extern from "unistd.h" nogil:
     int close(int)
@@ -200,10 +201,12 @@ cdef class Recorder:
         cdef hk_recorder* head = <hk_recorder*>self.base
         cdef hk_ring* rings = <hk_ring*>(<char*>self.base + HK_HEADS_AT)
         cdef uint32_t number
+        cdef uint64_t written
         with _lock:
             for number in range(head.rings):
-                if rings[number].written > FIRST_TOUCHED // 4:
-                    self.touch(number, (rings[number].written + TOUCHED_AHEAD) & ~<size_t>4095)
+                written = hk_load64(&rings[number].written)
+                if written > FIRST_TOUCHED // 4:
+                    self.touch(number, (written + TOUCHED_AHEAD) & ~<uint64_t>4095)
 
     def image(self):
         """All of it, for `records.read`; not to be kept longer than this."""
