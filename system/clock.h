@@ -1,9 +1,9 @@
 /* Two clocks: the system's, and one for a trace that costs a third of it.
  *
  * A traced call reads the time ten times and more, and where the system's clock takes 30 to 60 ns that is a tenth of a
- * short call.  hk_clock counts on from its latest reading of CLOCK_MONOTONIC with the core's own counter, for a
- * millisecond at most; what the counter's ticks last it measures between those readings.  Its error is that of two
- * readings side by side, some tens of ns, and what the system's clock was slewed by in that millisecond (0.5 us at most).
+ * short call (python -m hocket.bench.observe.recorder).  hk_clock counts the core's own ticks from its latest reading of
+ * CLOCK_MONOTONIC on, for a millisecond at most, and measures the length of a tick between two such readings.  Its error
+ * is some tens of ns, and what the system's clock was slewed by in that millisecond (0.5 us at most).
  * It is used where the kernel itself keeps time by that counter: only there are those of all cores known to agree. */
 #ifndef HK_CLOCK_H
 #define HK_CLOCK_H
@@ -23,7 +23,7 @@ typedef struct hk_clock {
     uint32_t scale;     /* ns of a tick, times 2^31; 0: not known yet */
     uint64_t ticks, ns; /* read together: the latest time */
     uint64_t from_ticks, from_ns; /* ... and at least a millisecond before, to measure a tick */
-    uint64_t told;      /* what it told last: it never goes back */
+    uint64_t latest;    /* what it returned last: it never goes back */
 } hk_clock;
 
 #ifdef __x86_64__
@@ -64,8 +64,8 @@ static __attribute__((noinline)) uint64_t hk_clock_read(hk_clock *c) {
 static inline uint64_t hk_clock_now(hk_clock *c) {
     uint64_t passed = hk_ticks() - c->ticks, ns;
     ns = c->scale && passed < HK_TICKS_MOST ? c->ns + (passed * c->scale >> 31) : hk_clock_read(c);
-    if (ns > c->told) c->told = ns;
-    return c->told;
+    if (ns > c->latest) c->latest = ns;
+    return c->latest;
 }
 
 #else

@@ -57,7 +57,7 @@ enum hk_record_kind {
 };
 
 typedef struct hk_record {
-    uint64_t ns;        /* CLOCK_MONOTONIC (in a trace, nearly: clock.h); of what is not timed, the last time that was known */
+    uint64_t ns;        /* CLOCK_MONOTONIC, in a trace nearly (clock.h); of what is not timed, the last time known */
     uint32_t seq;       /* the call's number in its engine */
     uint32_t what;      /* a line of the table */
     uint64_t bytes;

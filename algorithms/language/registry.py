@@ -54,8 +54,8 @@ class Algorithm:
     pipeline: bool = False
     """Worth running over segments."""
     even: bool = False
-    """Does every step keep all links alike busy?  Then segments gain nothing between hosts, and each waits for the
-    latency of the way; inside a host they stay in a cache."""
+    """Does every step keep all links equally busy?  Then segments gain nothing between hosts, and each of them waits
+    for the latency once more.  Inside a host they stay in a cache."""
     requires: Callable[[int], str | None] = any_size
     """size -> None, or the reason why this size is refused."""
     doc: str = ""

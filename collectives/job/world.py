@@ -78,7 +78,7 @@ class World:
     ) -> None:  # fmt: skip
         self.rank, self.size, self.session, self.config = rank, size, session, config
         self.pids: list[int] = []
-        """The processes of this host's ranks, as these know them; first, as others look at all worlds."""
+        """The processes of this host's ranks, as these know them.  Set before other worlds can see this one."""
         with _opening:
             _open.add(self)
         self.names, self._make, self.check = supply

@@ -1,4 +1,4 @@
-"""What the kernel says of the TCP connections of a rank that is traced: a record of each number that has changed."""
+"""The thread of a rank that is traced: it records what the kernel says of TCP connections, and has memory ready."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numbers(fd: int) -> dict[Link, int]:
 
 
 class Links:
-    """A thread that looks at the connections of a rank, also while its calls wait, and has memory ready for records."""
+    """It looks at the connections of a rank, also while calls wait: a record of each number that has changed."""
 
     def __init__(self, own: OwnRecorder) -> None:
         self._own = weakref.ref(own)
@@ -61,6 +61,7 @@ class Links:
             self._make_room()
 
     def _make_room(self) -> None:
+        """The trace's rings have pages for what comes next, so that no call touches one first."""
         own = self._own()
         if own is not None and own.recorder.copy is not None:
             own.recorder.copy.touch_ahead()

@@ -55,7 +55,7 @@ cdef class Recorder:
     cdef void* base
     cdef size_t size, room      # bytes; records of a ring
     cdef size_t[HK_RINGS] touched   # bytes of each ring that are in memory already
-    cdef void touch(self, uint32_t number, size_t end) noexcept
     cdef dict lines             # line of the table -> its number
     cdef uint32_t[HK_RINGS] free    # rings that were let go, in a circle: the first is the oldest ...
     cdef uint32_t first_free, nfree     # ... of so many
+    cdef void touch(self, uint32_t number, size_t end) noexcept
