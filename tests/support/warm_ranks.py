@@ -16,6 +16,7 @@ import ctypes
 import functools
 import gc
 import glob
+import importlib.util
 import json
 import os
 import select
@@ -207,6 +208,18 @@ def _end_without_torch() -> None:
     libc.on_exit(libc._exit, None)
 
 
+def _keep_openssl() -> None:
+    """At this process's end, OpenSSL frees what it holds for each thread, and so does each thread that ends just then.
+
+    Python's own end leaves threads the time to be gone before.  Ours does not, so OpenSSL shall free nothing.
+    """
+    assert "_hashlib" not in sys.modules  # too late
+    found = importlib.util.find_spec("_hashlib")
+    assert found is not None
+    no_atexit = ctypes.c_uint64(0x80000)  # OPENSSL_INIT_NO_ATEXIT
+    ctypes.CDLL(found.origin).OPENSSL_init_crypto(no_atexit, None)
+
+
 def _become(order: dict[str, Any]) -> dict[str, Any]:
     """Be as a process that was started so; the globals of its program."""
     if "torch" in sys.modules:
@@ -244,6 +257,7 @@ def _end(program: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     sys.path[0] = os.path.dirname(sys.path[0])  # where `support` is
+    _keep_openssl()
     for module in sys.argv[2:]:
         __import__(module)
     for each in weakref.finalize._registry:  # type: ignore[attr-defined]
