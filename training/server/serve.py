@@ -23,7 +23,7 @@ COUNT = 1.0
 class Server:
     """What `serve` returns.
 
-    `wait()` until the workers have left; or use a `Client` of this rank, too, and `close()`.
+    `wait()` until the workers have left; a `with` block waits so at its end, if nothing was raised in it.
     """
 
     def __init__(self, holder: Holder, every: float | None) -> None:
@@ -74,8 +74,11 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:  # others may still wait for an acknowledgement
+            self.wait()
+        else:
+            self.close()
 
     def _count(self) -> None:
         """Marks, where something has changed."""
@@ -117,7 +120,7 @@ def serve(
     - `copies`: 0, or 1: what is acknowledged or read is on two servers.
     - `snapshot`: a folder that all servers see.  Every `every` seconds, and at the end, each server writes its shards;
       a shard that no server holds begins with the newest.
-    - `works`: this rank makes a `Client(server)`, too.
+    - `works`: this rank makes a `Client(server)`, too: `with server, Client(server) as client:`.
     - the rest: as in `hocket.listen` (secret, iface, encrypt, transport); `iface` is that of `comm` if none is given.
 
     Returns at once; a thread for each link serves.  Raises ArgumentError, MismatchError (ranks differ), PeerLostError.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,8 @@ def in_one_process(comm: Communicator) -> None:
         comm.barrier()
         same(client.pull("w"), 3.0 * comm.size * ONES, "after the barrier")
         comm.barrier()
+        time.sleep(0.2 * comm.rank)
+        client.push("w", ONES)  # the others may be at their block's end already
 
 
 def test_ranks_that_serve_and_work() -> None:
