@@ -110,6 +110,13 @@ class LocalWorld:
         self.comms: list[Communicator] = []
 
         def start(rank: int) -> Communicator:
+            try:
+                return begin(rank)
+            except BaseException:
+                sessions[rank].close()  # else the others wait for it
+                raise
+
+        def begin(rank: int) -> Communicator:
             supply = Supply([transport], lambda name: make(rank), self._check)
             world = World(rank, size, sessions[rank], Config(), supply)
             world.thread = NO_THREAD

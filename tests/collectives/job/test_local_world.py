@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+from typing import Any
 
 import pytest
 
 import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.job.world import World
 
 
 @pytest.fixture
@@ -34,3 +38,17 @@ def test_worlds_begin_and_end_side_by_side(restless) -> None:
     for thread in threads:
         thread.join(30)
     assert len(done) == 75
+
+
+def test_a_rank_that_cannot_begin_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(comm: Communicator, world: World, *args: Any) -> None:
+        if world.rank == 1:
+            raise MemoryError("no room")
+        begins(comm, world, *args)
+
+    begins = Communicator.__init__
+    monkeypatch.setattr(Communicator, "__init__", refuses)
+    began = time.monotonic()
+    with pytest.raises(MemoryError, match="no room"):
+        hocket.local_world(3)
+    assert time.monotonic() - began < 10  # the meeting's limit is 30 s
