@@ -87,6 +87,11 @@ cdef uint64_t AWHILE_NS = 1000000000
 cdef uint64_t USERS_TAG = 0x7fffffff
 
 
+cdef struct Sight:              # what a look saw besides messages
+    bint queued                 # calls are under way on some of the communicators
+    bint claimed                # a thread drives one of them just now, so it could not be looked at
+
+
 cdef class Selector:
     """Whose message comes next?  For communicators of two (`hocket.connect`, `Pairs.accept`), by one thread.
 
@@ -166,57 +171,55 @@ cdef class Selector:
         """
         cdef hk_wait w
         cdef uint64_t began = 0, until = 0 if timeout is None else hk_now() + <uint64_t>(timeout * 1e9)
-        cdef bint queued
+        cdef Sight sight
         memset(&w, 0, sizeof(w))
         try:
             while True:
-                found = self.look(&queued)
-                if found is not None:
-                    return found
+                message = self.look(&sight)
+                if message is not None:
+                    return message
                 if until and hk_now() >= until:
                     return None
                 with nogil:
-                    if queued:                          # calls under way on some of them: they go first
+                    if sight.queued:                    # they go first
                         progress.try_progress(True)
-                        hk_wait_step(&w, &self.ladder, NULL, NULL, 0)
-                        continue
-                    if not hk_wait_sleeps(&w, &self.ladder):
+                    if sight.claimed or not hk_wait_sleeps(&w, &self.ladder):
                         hk_wait_step(&w, &self.ladder, NULL, NULL, 0)
                         continue
                 began = began or hk_now()
-                found = self.sleep(LONG_NAP_MS if hk_now() - began > AWHILE_NS else NAP_MS)
-                if found is not None:
-                    return found
+                message = self.sleep(LONG_NAP_MS if hk_now() - began > AWHILE_NS else NAP_MS)
+                if message is not None:
+                    return message
                 PyErr_CheckSignals()
         finally:
             hk_wait_reset(&w, &self.ladder, NULL)
 
-    cdef object look(self, bint* queued):
-        """The first that has something, in turn.  `queued`: calls are under way on some of them."""
+    cdef object look(self, Sight* sight):
+        """The first that has something, in turn."""
         cdef int i, place, n = len(self.engines)
         cdef Engine engine
-        queued[0] = False
+        sight.queued = sight.claimed = False
         for i in range(n):
             place = (self.turn + i) % n
             engine = <Engine>self.engines[place]
             if engine.core.failed or hk_load32(&engine.core.aborted):
-                found = (None, 0, False)
+                message = (None, 0, False)
             elif engine.claim():
-                found = head(&engine.core)
+                message = head(&engine.core)
                 engine.release()
             else:
-                queued[0] = True
-                found = beside(&engine.core)
-            if found is not None:
+                sight.queued = True
+                message = beside(&engine.core, sight)
+            if message is not None:
                 self.turn = place + 1
-                return (self.comms[place], *found)
+                return (self.comms[place], *message)
         return None
 
     cdef object sleep(self, int ms):
         """Until a bell rings, or a descriptor is readable; at most `ms`, as a ring may be missed.  What a last look finds."""
         cdef int i, nfds = 1, nwords = 1
         cdef hk_channel* ch
-        cdef bint queued
+        cdef Sight sight
         self.make_room(len(self.engines) + 1)
         hk_store32(&self.asleep, 1)
         for i in range(len(self.engines)):
@@ -237,18 +240,18 @@ cdef class Selector:
                 poll(self.fds, nfds, ms)
             if self.fds[0].revents:
                 os.eventfd_read(self.wakes)
-            found = None
+            message = None
         else:
             hk_arm_bells(self.words, nwords)
             try:
-                found = self.look(&queued)
-                if found is None and not queued:
+                message = self.look(&sight)
+                if message is None and not sight.claimed:
                     with nogil:
                         hk_sleep_on_any(self.words, nwords, max(ms * <uint64_t>1000000, LOOK_NS))
             finally:
                 hk_disarm_bells(self.words, nwords)
         hk_store32(&self.asleep, 0)
-        return found
+        return message
 
     cdef int make_room(self, int n) except -1:
         """For what a sleep waits for."""
@@ -283,9 +286,10 @@ cdef inline hk_channel* channel(Core* e) noexcept:
     return e.rx[1 - e.rank]
 
 
-cdef object beside(Core* e):
+cdef object beside(Core* e, Sight* sight):
     """Likewise, while calls are under way: if none of them is in the middle of a message of the peer's."""
     if not progress.claim_beside(e):
+        sight.claimed = True
         return None
     try:
         return head(e) if e.rx_owner[1 - e.rank] == NULL else None

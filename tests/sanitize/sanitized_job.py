@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import hocket
 from hocket.compression import FP8, QSGD, Compressor, Int, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu import elias
+from hocket.training import Client, Range, Rows, serve
 from support import jobs
 
 COUNTS = (0, 1, 7, 1000, 70001)
@@ -97,6 +99,23 @@ def with_fewer_bits(comm: Any) -> None:
             elias.restore(rng.integers(0, 256, rng.integers(0, 100), dtype=np.uint8), QSGD(4, 64, "l2"), 3)
 
 
+def served(comm: Any) -> None:
+    """A server, whose reader waits for all workers at once; frames that are short, and longer ones."""
+    tables = {"w": Range(50_000), "e": Rows(4, rows=100)}
+    with serve(comm, tables, on=[0]) if comm.rank == 0 else Client(comm, tables) as end:
+        if isinstance(end, Client):
+            for _ in range(30):
+                end.push("e", np.ones((3, 4), np.float32), rows=[1, 2, 3])
+                end.push_pull("w", np.ones(50_000, np.float32))
+                end.tick()
+
+
+def traced(comm: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder, comm.trace(f"{comm.share(folder)[0]}/all.json"):
+        everything(comm)
+        on_lanes(comm)
+
+
 def hocket_copy(comm: Any, x: Any) -> Any:
     made = hocket.empty(x.shape, x.dtype, comm=comm)
     made[...] = x
@@ -115,6 +134,8 @@ def in_threads() -> None:
             world.run(everything)
             world.run(on_lanes)
             world.run(with_fewer_bits)
+            world.run(served)
+            world.run(traced)
     for _ in range(40):
         with hocket.local_world(2) as world:
             world.run(leave_at_once)
@@ -129,6 +150,8 @@ def in_processes() -> None:
                 sanitized_job.everything(comm)
                 sanitized_job.on_lanes(comm)
                 sanitized_job.with_fewer_bits(comm)
+                sanitized_job.served(comm)
+                sanitized_job.traced(comm)
         """
         jobs.run(2, textwrap.dedent(source), seconds=240, HOCKET_TRANSPORT=transport)
 

@@ -100,6 +100,23 @@ def test_one_that_sleeps(pairs: Pairs) -> None:
     pairs[2][0].recv(np.zeros(3), 1, 5)
 
 
+def test_it_sleeps_while_a_send_waits_for_its_reader(pairs: Pairs) -> None:
+    """The send is not the selector's to carry on; and messages are heard at once meanwhile."""
+    accepted, connected = pairs[0]
+    x = np.ones(1 << 22)
+    with selecting(pairs) as selector:
+        work = accepted.send(x, 1, 3, async_op=True)
+        before = time.thread_time()
+        assert selector.select(timeout=0.5) is None
+        assert time.thread_time() - before < 0.2
+        connected.send(x[:1], 0, 4)
+        assert selector.select() == (accepted, 4, 8, True)
+        accepted.recv(np.zeros(1), 1, 4)
+        assert not work.done()
+        connected.recv(np.zeros_like(x), 0, 3)
+        work.wait()
+
+
 def test_a_long_message(pairs: Pairs) -> None:
     """It is told of when its first bytes are there."""
     accepted, connected = pairs[0]
