@@ -83,17 +83,17 @@ cdef class Buffer:
 
 
 cdef object numpy_dtype(object dtype, str what):
-    found = NUMPY_DTYPES.get(dtype)
-    if found is None:
+    row = NUMPY_DTYPES.get(dtype)
+    if row is None:
         try:
-            found = dtypes.from_numpy(dtype)
+            row = dtypes.from_numpy(dtype)
         except ArgumentError:
             if dtype.hasobject:
                 raise ArgumentError(f"{what} holds Python objects (dtype {dtype}), which have no bytes to send") from None
             name = f"bytes({dtype.itemsize})" if dtype.isnative else f"{dtype.str} (not in native byte order)"
-            found = BYTES._replace(itemsize=dtype.itemsize, name=name)
-        NUMPY_DTYPES[dtype] = found
-    return found
+            row = BYTES._replace(itemsize=dtype.itemsize, name=name)
+        NUMPY_DTYPES[dtype] = row
+    return row
 
 
 def describe(array, str what="x"):

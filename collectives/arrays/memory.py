@@ -41,25 +41,25 @@ def empty(
         raise ArgumentError(f"like is {kind(like)}: pass a NumPy array or a torch tensor")
     torch_like = hasattr(like, "data_ptr")
     row = _numpy_dtype(like.dtype if torch_like and dtype is numpy.float32 else dtype)
-    made = _allocate(comm, _shape(shape), row)
-    return _as_torch(made, like if dtype is numpy.float32 else dtype) if torch_like else made
+    array = _allocate(comm, _shape(shape), row)
+    return _as_torch(array, like if dtype is numpy.float32 else dtype) if torch_like else array
 
 
 def zeros(
     shape: int | Sequence[int], dtype: Any = numpy.float32, *, like: Any = None, comm: Communicator | None = None
 ) -> Any:
     """`empty`, filled with zeros."""
-    made = empty(shape, dtype, like=like, comm=comm)
-    made[...] = 0
-    return made
+    array = empty(shape, dtype, like=like, comm=comm)
+    array[...] = 0
+    return array
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
     """`shape` as NumPy would take it: lengths, or one of them."""
-    found = tuple(wholes(shape if isinstance(shape, Iterable) else [shape], "shape"))
-    if any(n < 0 for n in found):
+    lengths = tuple(wholes(shape if isinstance(shape, Iterable) else [shape], "shape"))
+    if any(n < 0 for n in lengths):
         raise ArgumentError(f"shape={shape!r} has a length below 0")
-    return found
+    return lengths
 
 
 def _allocate(comm: Communicator, shape: tuple[int, ...], dtype: numpy.dtype[Any]) -> Any:
@@ -81,9 +81,9 @@ def _allocate(comm: Communicator, shape: tuple[int, ...], dtype: numpy.dtype[Any
 
 def _window(comm: Communicator) -> Window | None:
     for transport in comm.world.transports.values():
-        found = getattr(transport, "window", None)
-        if isinstance(found, Window):
-            return found
+        window = getattr(transport, "window", None)
+        if isinstance(window, Window):
+            return window
     return None
 
 
@@ -93,18 +93,18 @@ def _numpy_dtype(dtype: Any) -> numpy.dtype[Any]:
         row = dtypes.from_torch_name(str(dtype))
         name = row.numpy if hasattr(numpy, row.numpy) else f"uint{8 * row.itemsize}"  # ml_dtypes need not be there
     try:
-        found: numpy.dtype[Any] = numpy.dtype(name)
+        numpy_dtype: numpy.dtype[Any] = numpy.dtype(name)
     except (TypeError, ValueError, SyntaxError):  # SyntaxError: of a text that could be a structure
         known = (row.numpy for row in dtypes.DTYPES if row.numpy)
         raise ArgumentError(f"dtype={reprlib.repr(dtype)} is unknown; {choices(dtype, known)}") from None
-    if found.hasobject:
+    if numpy_dtype.hasobject:
         raise ArgumentError(f"dtype={dtype!r} holds Python objects, which other ranks cannot read")
-    return found
+    return numpy_dtype
 
 
 def _as_torch(array: Any, like: Any) -> Any:
     import torch
 
     wanted = like.dtype if hasattr(like, "dtype") else like
-    made = torch.from_numpy(array)
-    return made if not isinstance(wanted, torch.dtype) or made.dtype == wanted else made.view(wanted)
+    tensor = torch.from_numpy(array)
+    return tensor if not isinstance(wanted, torch.dtype) or tensor.dtype == wanted else tensor.view(wanted)

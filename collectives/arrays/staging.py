@@ -84,9 +84,9 @@ def copy(array: Any, gpu: int, to: int, source: int, nbytes: int) -> None:
 
 def to_gpu(array: Any, host: Any) -> Any:
     """A copy of `host`, as an array of the kind of `array` on its GPU."""
-    made = empty_like(array, host.shape)
-    restore(made, host)
-    return made
+    result = empty_like(array, host.shape)
+    restore(result, host)
+    return result
 
 
 def empty_like(array: Any, shape: tuple[int, ...]) -> Any:
