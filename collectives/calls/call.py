@@ -85,8 +85,8 @@ class Call:
     @property
     def gpu(self) -> int:
         """The GPU that all its arrays are on; -1: some are elsewhere."""
-        found = {buffer.device for buffer in (self.src, self.dst) if buffer is not None}
-        return found.pop() if len(found) == 1 else -1
+        devices = {buffer.device for buffer in (self.src, self.dst) if buffer is not None}
+        return devices.pop() if len(devices) == 1 else -1
 
     def stage(self) -> None:
         """Work on host copies of the arrays that are on a GPU."""
@@ -115,7 +115,7 @@ class Call:
         if self.collective in ("barrier", "close"):
             return f"{self.collective}()"
         root = self.root if self.contract.rooted else None
-        said = {"op": op or None, "root": root, "algorithm": algorithm, "codec": self.codec or None}
+        options = {"op": op or None, "root": root, "algorithm": algorithm, "codec": self.codec or None}
         parts = [f"{self.model.dtype.name}{list(self.model.shape)}"]
         if self.private and self.counts is not None:
             row, half = max(1, math.prod(self.model.shape[1:])), len(self.counts) // 2
@@ -123,7 +123,7 @@ class Call:
             parts += [f"send_counts={shortened(to)}", f"recv_counts={shortened(of)}"]
         elif self.counts is not None and len(set(self.counts)) > 1:
             parts.append(f"counts of elements {shortened(self.counts)}")
-        parts += [f"{name}={value!r}" for name, value in said.items() if value is not None]
+        parts += [f"{name}={value!r}" for name, value in options.items() if value is not None]
         parts += [name for name, kept in zip(("residual=...", "owner_residual=..."), self.keeps, strict=True) if kept]
         return f"{self.collective}{'v' if self.private else ''}({', '.join(parts)})"
 

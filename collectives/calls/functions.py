@@ -78,8 +78,8 @@ def _of_numpy(function: Function, x: Buffer) -> Fold:
             piece = numpy.frombuffer(operand, dtype)
             piece.flags.writeable = False
             with inside():
-                found = function(total, piece)
-            total = _checked(found, numpy.ndarray, piece.shape, dtype, _fits)
+                value = function(total, piece)
+            total = _checked(value, numpy.ndarray, piece.shape, dtype, _fits)
             if not total.flags.writeable:  # `b` itself, or a view of it
                 total = total.copy()
         numpy.frombuffer(out, dtype)[:] = total
@@ -95,31 +95,31 @@ def _of_torch(function: Function, dtype: Any) -> Fold:
         for operand in operands[1:]:
             piece = torch.frombuffer(operand, dtype=dtype).clone()
             with inside():
-                found = function(total, piece)
-            total = _checked(found, torch.Tensor, piece.shape, dtype, torch.can_cast)
+                value = function(total, piece)
+            total = _checked(value, torch.Tensor, piece.shape, dtype, torch.can_cast)
         torch.frombuffer(out, dtype=dtype)[:] = total
 
     return fold
 
 
-def _fits(found: Any, wanted: Any) -> bool:
+def _fits(dtype: Any, wanted: Any) -> bool:
     """Can the result be rounded to the array's dtype?  (ml_dtypes have no casts of the same kind.)"""
     builtin = wanted.isbuiltin == 1
-    return found == wanted or (numpy.can_cast(found, wanted, "same_kind") if builtin else bool(found.kind != "c"))
+    return dtype == wanted or (numpy.can_cast(dtype, wanted, "same_kind") if builtin else bool(dtype.kind != "c"))
 
 
-def _checked(found: Any, kind: Any, shape: tuple[int, ...], dtype: Any, fits: Callable[[Any, Any], bool]) -> Any:
+def _checked(value: Any, kind: Any, shape: tuple[int, ...], dtype: Any, fits: Callable[[Any, Any], bool]) -> Any:
     """What the function returned, if it is an array of one element for each of `a`."""
-    if not isinstance(found, kind) or tuple(found.shape) != tuple(shape):
-        what = f"an array of shape {tuple(found.shape)}" if isinstance(found, kind) else f"a {type(found).__name__}"
-        what = "nothing (did it work in place? then let it return a)" if found is None else what
+    if not isinstance(value, kind) or tuple(value.shape) != tuple(shape):
+        what = f"an array of shape {tuple(value.shape)}" if isinstance(value, kind) else f"a {type(value).__name__}"
+        what = "nothing (did it work in place? then let it return a)" if value is None else what
         raise ArgumentError(
             f"the function given as op returned {what}; it must return the combination of two pieces, element by "
             f"element: here an array of shape {tuple(shape)}"
         )
-    if not fits(found.dtype, dtype):
-        raise ArgumentError(f"the function given as op returned {found.dtype} of arrays of {dtype}; convert the result")
-    return found
+    if not fits(value.dtype, dtype):
+        raise ArgumentError(f"the function given as op returned {value.dtype} of arrays of {dtype}; convert the result")
+    return value
 
 
 def _on_copies(function: Function, x: Buffer) -> Function:

@@ -33,10 +33,10 @@ Op = str | Function | PremulSum | Expression
 def premul_sum(factor: float) -> PremulSum:
     """Make an op that multiplies this rank's x by `factor` before the sum (NCCL's PreMulSum)."""
     try:
-        found = float(factor)
+        number = float(factor)
     except (TypeError, ValueError):
         raise ArgumentError(f"factor={factor!r} must be a number") from None
-    return PremulSum(found)
+    return PremulSum(number)
 
 
 def expression(text: str, commutative: bool = False) -> Expression:

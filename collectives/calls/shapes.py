@@ -34,10 +34,10 @@ def writable(b: Buffer, what: str) -> Buffer:
 def _output(x: Buffer, out: Any, shape: tuple[int, ...], what: str) -> tuple[Buffer, Any]:
     """The buffer for the result: `out`, checked against `shape` (its element count), or a new array."""
     if out is None:
-        made = empty_like(x, shape)
-        b = describe(made, "out")
+        array = empty_like(x, shape)
+        b = describe(array, "out")
         b.fresh = True
-        return b, made
+        return b, array
     b = writable(describe(out, "out"), "out")
     count = 1
     for n in shape:
