@@ -51,8 +51,8 @@ def taken(comm: Communicator, before: Look) -> tuple[float, float]:
     ours = rows[rows[:, 0] == comm.host, 1].sum()
     capacity = (os.cpu_count() or 1) * max(now.at - before.at, 1e-3)
     parts = numpy.array([now.used - before.used - ours, now.stolen - before.stolen]) / capacity
-    found = numpy.clip(parts, 0.0, 1.0)  # the clocks tick in hundredths
-    others, stolen = comm.allreduce(found, "max").tolist()
+    parts = numpy.clip(parts, 0.0, 1.0)  # the clocks tick in hundredths
+    others, stolen = comm.allreduce(parts, "max").tolist()
     return others, stolen
 
 

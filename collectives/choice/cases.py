@@ -107,18 +107,18 @@ def sizes(first: int, last: int, factor: float) -> list[int]:
     """first, first * factor, ... up to last."""
     if first < 1 or last < first or factor <= 1:
         raise ArgumentError(f"sizes from {first} to {last} by {factor:g}: needs 1 <= begin <= end and a factor above 1")
-    found = [first]
-    while (following := max(found[-1] + 1, int(found[-1] * factor))) <= last:
-        found.append(following)
-    return found
+    lengths = [first]
+    while (following := max(lengths[-1] + 1, int(lengths[-1] * factor))) <= last:
+        lengths.append(following)
+    return lengths
 
 
 def parse_size(text: str) -> int:
     """8, 64K, 1.5M, 1G: bytes; the letters are powers of 1024, as in nccl-tests."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not match:
         raise ArgumentError(f"{text!r} is not a size; accepted: a number of bytes, with K, M or G if you like (64M)")
-    return int(float(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))
+    return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
 
 def numpy_dtype(name: str) -> numpy.dtype[Any]:
@@ -132,8 +132,8 @@ def numpy_dtype(name: str) -> numpy.dtype[Any]:
         import ml_dtypes
     except ImportError:
         raise ArgumentError(f"dtype {name!r} is not NumPy's own: pip install ml_dtypes") from None
-    found: numpy.dtype[Any] = numpy.dtype(getattr(ml_dtypes, row.numpy))
-    return found
+    dtype: numpy.dtype[Any] = numpy.dtype(getattr(ml_dtypes, row.numpy))
+    return dtype
 
 
 def arrays(case: Case) -> list[Any]:
@@ -141,11 +141,11 @@ def arrays(case: Case) -> list[Any]:
 
     They are written.  Pages that nobody has written are all one page of zeros, which stays in the caches.
     """
-    found = [numpy.empty(case.elements(which), numpy_dtype(case.dtype)) if which else None for which in case.kind[1:3]]
-    for array in found:
+    pair = [numpy.empty(case.elements(which), numpy_dtype(case.dtype)) if which else None for which in case.kind[1:3]]
+    for array in pair:
         if array is not None:
             array.fill(0)
-    return found
+    return pair
 
 
 def call_of(comm: Communicator, case: Case, given: Any, result: Any) -> Callable[[], object]:

@@ -57,6 +57,6 @@ def candidates(
     collective: str, layout: Layout, commutative: bool = True, libraries: Sequence[str] = ()
 ) -> dict[str, Algorithm]:
     """Every algorithm that runs on that layout, and keeps rank order if it must; and those of `libraries`."""
-    found = {name: known(collective, name, layout) for name in (*names(collective), "hierarchical")}
-    found |= {name: library(collective, name) for name in libraries}
-    return {name: each for name, each in found.items() if each is not None and (commutative or each.order == "rank")}
+    named = {name: known(collective, name, layout) for name in (*names(collective), "hierarchical")}
+    named |= {name: library(collective, name) for name in libraries}
+    return {name: each for name, each in named.items() if each is not None and (commutative or each.order == "rank")}

@@ -57,10 +57,10 @@ def check(collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> N
 
 def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> Tuning:
     """What `comm.tune` returns: the points of this communicator's layout, the same on all ranks."""
-    found, disturbed = measured(comm, collectives, sizes, seconds)
+    tuning, disturbed = measured(comm, collectives, sizes, seconds)
     if disturbed and comm.rank == 0:
         log.warning("tune: %s, so what was measured is partly noise: measure again when it is idle", disturbed)
-    return found
+    return tuning
 
 
 def measured(
@@ -82,8 +82,8 @@ def measured(
             able = candidates(name, layout, libraries=LIBRARIES if comm.world.mpi_everywhere else ())
             (spent,) = slowest(comm, [time.monotonic() - start.at])
             share = max(LEAST * seconds / len(cases), (seconds - spent) / (len(cases) - done))
-            found, real = times(comm, name, nbytes, list(able), share)
-            points.append(Point(name, layout, real, found))
+            by_algorithm, real = times(comm, name, nbytes, list(able), share)
+            points.append(Point(name, layout, real, by_algorithm))
     finally:
         comm.runner.retune(before)
     disturbed = busy.told(*busy.taken(comm, start))
@@ -119,10 +119,10 @@ def times(
     each_turn = [
         slowest(comm, [_turn(comm, collective, name, call, n, warm) for name, n in rounds]) for _ in range(turns)
     ]
-    found = dict(zip(names, first, strict=True))
+    by_algorithm = dict(zip(names, first, strict=True))
     if each_turn:
-        found |= {names[i]: median(each[k] for each in each_turn) for k, i in enumerate(serious)}
-    return found, max(1, what.nbytes)
+        by_algorithm |= {names[i]: median(each[k] for each in each_turn) for k, i in enumerate(serious)}
+    return by_algorithm, max(1, what.nbytes)
 
 
 def _look(
@@ -132,7 +132,7 @@ def _look(
 
     The call that makes the plan is never timed: a plan takes longer than hundreds of short calls.
     """
-    found: list[float] = []
+    seen: list[float] = []
     for name in names:
         comm.runner.retune(comm.tuning, (collective, name))
         call()
@@ -142,10 +142,10 @@ def _look(
             for _ in range(n):
                 call()
             (seconds,) = slowest(comm, [(time.perf_counter() - start) / n])
-            if found and seconds > max(SHORT, HOPELESS * min(found)):
+            if seen and seconds > max(SHORT, HOPELESS * min(seen)):
                 break
-        found.append(seconds)
-    return found
+        seen.append(seconds)
+    return seen
 
 
 def _turn(comm: Communicator, collective: str, name: str, call: Callable[[], Any], calls: int, warm: int = 2) -> float:

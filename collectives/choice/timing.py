@@ -25,5 +25,5 @@ def turn(comm: Communicator, call: Callable[[], Any], calls: int, warm: int = 2)
 
 def slowest(comm: Communicator, seconds: Sequence[float]) -> list[float]:
     """Of each time, that of the slowest rank; the same on all ranks."""
-    found: list[float] = comm.allreduce(numpy.array(seconds), "max").tolist()
-    return found
+    longest: list[float] = comm.allreduce(numpy.array(seconds), "max").tolist()
+    return longest

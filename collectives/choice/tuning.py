@@ -104,10 +104,10 @@ class Tuning:
 
     @cached_property
     def _of(self) -> dict[tuple[str, Layout], list[Point]]:
-        found: dict[tuple[str, Layout], list[Point]] = {}
+        grouped: dict[tuple[str, Layout], list[Point]] = {}
         for p in self.points:
-            found.setdefault((p.collective, p.layout), []).append(p)
-        return found
+            grouped.setdefault((p.collective, p.layout), []).append(p)
+        return grouped
 
     def _fitted(self) -> dict[str, tuple[float, ...]]:
         rows: dict[str, list[tuple[tuple[float, ...], float]]] = {}
@@ -125,19 +125,19 @@ class Tuning:
         points = [[p.collective, list(p.layout), p.nbytes, {n: float(f"{t:.4g}") for n, t in p.seconds.items()}]
                   for p in self.points]  # fmt: skip
         prices = {transports: [float(f"{x:.4g}") for x in each] for transports, each in self.prices.items()}
-        found = {"format": FORMAT, "cores": self.cores, "reads": self.reads, "prices": prices, "points": points}
-        return json.dumps(found)
+        content = {"format": FORMAT, "cores": self.cores, "reads": self.reads, "prices": prices, "points": points}
+        return json.dumps(content)
 
     @classmethod
     def read(cls, text: str) -> Tuning:
         """What `text` gave.  ArgumentError for anything else."""
         try:
-            found = json.loads(text)
-            if found["format"] != FORMAT:
-                raise ValueError(f"it has format {found['format']!r}, not {FORMAT}")
-            prices = {str(transports): _prices(each) for transports, each in found["prices"].items()}
-            points, reads = [_point(*each) for each in found["points"]], found.get("reads")
-            return cls(points, _positive(found["cores"]), prices, reads and Reads(*map(_from, reads)))
+            content = json.loads(text)
+            if content["format"] != FORMAT:
+                raise ValueError(f"it has format {content['format']!r}, not {FORMAT}")
+            prices = {str(transports): _prices(each) for transports, each in content["prices"].items()}
+            points, reads = [_point(*each) for each in content["points"]], content.get("reads")
+            return cls(points, _positive(content["cores"]), prices, reads and Reads(*map(_from, reads)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
             what = f"{type(why).__name__}: {why}"
             raise ArgumentError(f"this is not a tuning ({what}); measure again with `hocket tune`") from None
