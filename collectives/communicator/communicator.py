@@ -247,11 +247,11 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Renewing):
         mine = sorted((k, r) for r, (c, k) in enumerate(rows) if c == color)
         members = [self.members[r] for _, r in mine]
         name = f"{self.name}/{self._serial}.{color}"
-        made = None if color is None else type(self)(self.world, name, members, self.tuning)
-        offers = self.runner.share(made.membership.offer() if made is not None else None, "split()")
-        if made is not None:
-            made.membership.accept([offers[self.members.index(r)] for r in made.members])
-        return made
+        child = None if color is None else type(self)(self.world, name, members, self.tuning)
+        offers = self.runner.share(child.membership.offer() if child is not None else None, "split()")
+        if child is not None:
+            child.membership.accept([offers[self.members.index(r)] for r in child.members])
+        return child
 
     @at_once
     def dup(self, idle: bool = False) -> Communicator:
@@ -260,11 +260,11 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Renewing):
         `idle`: its calls wait for what may not come for hours.  They sleep soon, no log tells of long
         waits, and they may be open at the end of the job.
         """
-        made = self.split(0)
-        assert made is not None
+        copy = self.split(0)
+        assert copy is not None
         if idle:
-            made.membership.idle()
-        return made
+            copy.membership.idle()
+        return copy
 
     @at_once
     def subgroup(self, ranks: Sequence[int]) -> Communicator | None:
@@ -287,9 +287,9 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Renewing):
         ranks = [self.membership.checked(r, "ranks") for r in wholes(ranks, "ranks")]
         if len(set(ranks)) < len(ranks) or self.rank not in ranks:
             raise ArgumentError(f"ranks={ranks} must name {self.rank}, which calls this, and each rank once")
-        made = type(self)(self.world, f"{self.name}/{name}", [self.members[r] for r in ranks], self.tuning)
-        made.membership.accept(self.messenger.share_among(ranks, made.name, made.membership.offer(), ask))
-        return made
+        child = type(self)(self.world, f"{self.name}/{name}", [self.members[r] for r in ranks], self.tuning)
+        child.membership.accept(self.messenger.share_among(ranks, child.name, child.membership.offer(), ask))
+        return child
 
     def register(self, x: Any) -> None:
         """Let other ranks of this host read `x`, on a GPU, where it lies, when calls send long pieces of it.
@@ -383,9 +383,9 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Renewing):
         names = [] if collectives is None else texts(collectives, "collectives")
         lengths = [] if sizes is None else wholes(sizes, "sizes")
         limit = valid_seconds(seconds, "seconds")
-        found = measure.tune(self, names or measure.TUNED, lengths or measure.SIZES, limit)
-        self.runner.retune(self.tuning + found)
-        return found
+        tuning = measure.tune(self, names or measure.TUNED, lengths or measure.SIZES, limit)
+        self.runner.retune(self.tuning + tuning)
+        return tuning
 
     def explain(self, collective: str | None = None, nbytes: int | None = None, codec: str | None = None) -> str:
         """Say which transport leads to each rank and why the others do not, and which algorithm is used at which size.

@@ -142,7 +142,7 @@ class Ending:
 
     def _left_open(self, timeout: float) -> Error | None:
         """All ranks have come to the end of the job: the error, if any rank has unfinished calls on a communicator."""
-        there = [
+        comms = [
             comm for comm in self.world.present()
             if comm.reporter.broken is None and not comm.membership.idles
             and (comm.ending is self or not comm.reporter.closed)
@@ -150,7 +150,7 @@ class Ending:
         deadline = time.monotonic() + SETTLE
         calls: dict[str, list[Any]] = {}
         left_open: list[str] = []
-        for comm in there:
+        for comm in comms:
             for (kind, transport), queue in comm.membership.queues.items():
                 engine = queue.engine
                 for call in unended(engine):

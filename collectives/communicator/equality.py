@@ -21,8 +21,8 @@ def differing(comm: Communicator, tree: Any) -> dict[str, Groups]:
     named = zip(*leaves_of(tree), strict=True)
     rows = comm.share({name: _digest(array, name) for name, array in named}, "check_equal()")
     names = dict.fromkeys(name for row in rows for name in row)
-    found = {name: _groups([row.get(name) for row in rows]) for name in names}
-    return {name: groups for name, groups in found.items() if len(groups) > 1}
+    by_name = {name: _groups([row.get(name) for row in rows]) for name in names}
+    return {name: groups for name, groups in by_name.items() if len(groups) > 1}
 
 
 def _digest(array: Any, name: str) -> str:

@@ -91,7 +91,7 @@ def _queueing(comm: Communicator) -> list[str]:
     """What lies below the transports used here, if they know: do lanes' priorities count there?"""
     used = sorted({way.transport for way in ways(comm)})
     asked = [(name, getattr(comm.world.transports[name], "queueing", lambda: "")()) for name in used]
-    return [f"  {name} sends by {said}" for name, said in asked if said]
+    return [f"  {name} sends by {how}" for name, how in asked if how]
 
 
 def _reads(comm: Communicator) -> list[str]:
@@ -125,7 +125,7 @@ def _choice(comm: Communicator, queue: Queue, collective: str, nbytes: int, titl
     able = candidates(collective, queue.layout, libraries=libraries)
     for name in sorted(able, key=lambda name: measured.get(name, math.inf)):
         both = ("measured", measured.get(name)), ("predicted", predicted.get(name))
-        said = [f"{what} {seconds * 1e6:.3g} us" for what, seconds in both if seconds]
-        if said:
-            lines.append(f"    {name}: {', '.join(said)}")
+        times = [f"{what} {seconds * 1e6:.3g} us" for what, seconds in both if seconds]
+        if times:
+            lines.append(f"    {name}: {', '.join(times)}")
     return lines

@@ -73,9 +73,9 @@ class Laned:
         wanted = {_name(name): _priority(priority) for name, priority in priorities.items()}
         self._lanes = self._open_lanes()
         for name, priority in wanted.items():
-            there = self._lanes.get(name)
-            if there is not None and there.membership.priority != priority:
-                has = there.membership.priority
+            lane = self._lanes.get(name)
+            if lane is not None and lane.membership.priority != priority:
+                has = lane.membership.priority
                 raise ArgumentError(f"lane({name!r}) was made with priority {has}, not {priority}")
         if new := {name: priority for name, priority in wanted.items() if name not in self._lanes}:
             self._lanes |= self._make_lanes(new)

@@ -58,8 +58,8 @@ class Members:
     @property
     def hosts(self) -> list[list[int]]:
         """The members by host, also where they share no memory."""
-        found = ([i for i, r in enumerate(self.world_ranks) if r in host] for host in self.world.hosts)
-        return sorted(here for here in found if here)
+        by_host = ([i for i, r in enumerate(self.world_ranks) if r in host] for host in self.world.hosts)
+        return sorted(here for here in by_host if here)
 
     @property
     def main(self) -> Queue:

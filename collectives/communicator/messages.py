@@ -139,14 +139,14 @@ class Messenger:
         return self._carry_out(queue, plan, Call("message", src, dst, 0, result=out), ask, label, later)
 
     def _carry_out(self, queue: Queue, plan: Plan, call: Call, ask: Ask, label: int, later: bool) -> Any:
-        engine, there, timeout = queue.engine, InHost(queue, call, NO_OP), self.members.limit(ask.timeout)
+        engine, prepared, timeout = queue.engine, InHost(queue, call, NO_OP), self.members.limit(ask.timeout)
         if later:
-            return self.runner.start(queue, plan, call, -1, there, ask, label)
+            return self.runner.start(queue, plan, call, -1, prepared, ask, label)
         code = engine.execute(plan, *call.addresses, -1, None, timeout, label)
         if code == BUSY:
-            return self.runner.start(queue, plan, call, -1, there, ask._replace(async_op=True), label).result()
+            return self.runner.start(queue, plan, call, -1, prepared, ask._replace(async_op=True), label).result()
         if code != DONE:
-            engine.hold((call, there))
+            engine.hold((call, prepared))
             self.reporter.fail(engine, code, engine.culprit, timeout)
         if call.dst is not None:
             call.dst.restore()
@@ -203,8 +203,8 @@ class Messenger:
         queue = self.runner.queue("messages", None)
         queue.check_thread()
         until = NEVER if timeout is None else time.monotonic_ns() + int(timeout * 1e9) if timeout else 0
-        asked, said = numpy.array([until], numpy.uint64), numpy.full(3, NEVER, numpy.uint64)
-        src, dst = describe(asked), describe(said)
+        asked, answer = numpy.array([until], numpy.uint64), numpy.full(3, NEVER, numpy.uint64)
+        src, dst = describe(asked), describe(answer)
         plan = queue.engine.plans.get(key := ("probe", source))
         if plan is None:
             plan = _plan_of("probe", f"probe({self._from(source)})", [
@@ -212,9 +212,9 @@ class Messenger:
             ], dst)  # fmt: skip
             self.planner.connect(queue, plan, self.members.timeout, tag)
             queue.keep(key, plan)
-        call = Call("message", src, dst, 0, result=said)
+        call = Call("message", src, dst, 0, result=answer)
         self._carry_out(queue, plan, call, Ask("message", timeout=math.inf), tag, later=False)
-        place, label, nbytes = said.tolist()
+        place, label, nbytes = answer.tolist()
         return None if place == NEVER else Message(place, label & TAGS, by_code(label >> 32).name, nbytes)
 
     def _peers(self, source: int) -> Sequence[int]:

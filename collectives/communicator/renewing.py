@@ -107,13 +107,13 @@ class Renewing:
         elastic = self._of_elastic("come")
         tardy = [rank_in(self.size, rank, "late") for rank in wholes(late, "late")]
         limit = cast("Communicator", self).timeout if timeout is None else seconds(timeout, "timeout")
-        found = elastic.come(self.generation, as_json(info, "come"), seconds(grace, "grace"), tardy, least, limit)
-        if found is None:
+        outcome = elastic.come(self.generation, as_json(info, "come"), seconds(grace, "grace"), tardy, least, limit)
+        if outcome is None:
             raise PeerLostError(f"rank {self.rank}: the others have left this communicator: call renew()", [])
-        if isinstance(found, list):
-            missing = f"missing: ranks {found}"
-            raise TimeoutError(f"rank {self.rank}: too few members came within {limit:g} s; {missing}", found)
-        return Came(found.members, found.infos, dict(found.lost))
+        if isinstance(outcome, list):
+            missing = f"missing: ranks {outcome}"
+            raise TimeoutError(f"rank {self.rank}: too few members came within {limit:g} s; {missing}", outcome)
+        return Came(outcome.members, outcome.infos, dict(outcome.lost))
 
     @property
     def generation(self) -> int:

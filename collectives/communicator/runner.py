@@ -88,23 +88,24 @@ class Runner:
             plan = self.planner.plan(queue, call, how, ask)
             queue.keep(key, plan)
         apart = ask.async_op or open_group() is not None
-        there = queue.prepared(call, how, plan, apart)
+        prepared = queue.prepared(call, how, plan, apart)
         known = not ask.within or isinstance(ask.within, Lasting)
         # `pin` must see the arrays of each call of the host's memory
-        again = not call.model.foreign and call.model.nbytes < queue.pin_from or there.placed is not None and not apart
+        small = not call.model.foreign and call.model.nbytes < queue.pin_from
+        again = small or prepared.placed is not None and not apart
         if lasting and known and again and not call.residuals:
-            self.shortcut.remember(ask, call, queue.engine, plan, how.code, there.placed)
+            self.shortcut.remember(ask, call, queue.engine, plan, how.code, prepared.placed)
         if apart:
-            return self.start(queue, plan, call, how.code, there, ask)
+            return self.start(queue, plan, call, how.code, prepared, ask)
         engine, timeout = queue.engine, self.members.limit(ask.timeout)
-        more = {"placed": there.placed, "residuals": call.residual_addresses}
-        code = engine.execute(plan, *call.addresses, how.code, there.user, timeout, **more)
+        more = {"placed": prepared.placed, "residuals": call.residual_addresses}
+        code = engine.execute(plan, *call.addresses, how.code, prepared.user, timeout, **more)
         if code == BUSY:
-            return self.start(queue, plan, call, how.code, there, ask).result()
+            return self.start(queue, plan, call, how.code, prepared, ask).result()
         if code != DONE:
-            engine.hold((call, there))
+            engine.hold((call, prepared))
             self.reporter.fail(engine, code, engine.culprit, timeout)
-        there.finish()
+        prepared.finish()
         if call.dst is not None:
             call.dst.restore()
         return call.result
@@ -124,24 +125,24 @@ class Runner:
         return self.members.main if ask.transport is None else self.queue("collectives", ask.transport)
 
     def start(
-        self, queue: Queue, plan: Plan, call: Call, op: int, there: Any, ask: Ask, tag: int | None = None
+        self, queue: Queue, plan: Plan, call: Call, op: int, prepared: Any, ask: Ask, tag: int | None = None
     ) -> Any:  # fmt: skip
         """Queue the run; a `Work`, or inside a group the array that will hold the result.  `tag`: of a message."""
         engine = queue.engine
         timeout = self.members.limit(ask.timeout)
         queued = Queued(
-            engine, plan, *call.addresses, op, there.user, timeout, tag, (call, there), there.placed,
+            engine, plan, *call.addresses, op, prepared.user, timeout, tag, (call, prepared), prepared.placed,
             call.residual_addresses,
         )  # fmt: skip
 
         def settle(ended: Queued) -> None:
             if ended.status != DONE:
                 self.reporter.fail(engine, ended.status, ended.culprit, timeout, ended)
-            there.finish()
+            prepared.finish()
             if call.dst is not None:
                 call.dst.restore()
 
-        work = Work(queued, call.result, settle, there.stream)
+        work = Work(queued, call.result, settle, prepared.stream)
         together = open_group()
         if together is None or ask.async_op:
             return work
@@ -186,7 +187,7 @@ class Runner:
                 self.world.add(forced, self._exchange_in_world)
             queue = members.make_queue(kind, forced, self.reporter)
             offer = queue.offer()
-            nothing = alone and all(said is None for said in offer.values())
+            nothing = alone and all(value is None for value in offer.values())
             queue.accept([offer] * self.size if nothing else self.share(offer, within))
             queue.read_from(members.reads)
             members.queues[kind, forced] = queue

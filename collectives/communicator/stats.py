@@ -36,8 +36,8 @@ class Stat(NamedTuple):
 
 def stats(members: Members, lane: str = "") -> list[Stat]:
     """A row for each kind of call that was made, in no order."""
-    found = [
+    rows = [
         Stat(*what, kind, lane, each.calls, each.bytes, each.seconds, each.waited)
         for (kind, _), queue in list(members.queues.items()) for what, each in list(queue.counts.items())
     ]  # fmt: skip
-    return [each for each in found if each.calls]
+    return [each for each in rows if each.calls]

@@ -63,12 +63,12 @@ def _end(works: list[Any], packed: Packed) -> None:
 
 def _label(leaves: list[Any], digest: int) -> Lasting:
     """What the calls of such a list have in common: in errors, and compared between ranks."""
-    found = _labels.get(digest)
-    if found is None:
+    label = _labels.get(digest)
+    if label is None:
         if len(_labels) >= LABELS:
             _labels.clear()
         some = ", ".join(repr(describe(each)) for each in leaves[:SHOWN])
         more = ", ..." if len(leaves) > SHOWN else ""
         text = f"a list of {len(leaves)} arrays ({some}{more}; {digest & 0xFFFFFFFF:08x})"
-        found = _labels[digest] = Lasting(text)
-    return found
+        label = _labels[digest] = Lasting(text)
+    return label
