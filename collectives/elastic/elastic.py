@@ -127,8 +127,8 @@ class Elastic:
         if self._store is not None and comm.rank == 0:
             self._store.set(DOORS, json.dumps([each for seat in now.seats for each in seat.addresses]))
         if self.generation:
-            said = world.session.exchange(self._lanes, wait)
-            comm.lanes(dict(common([lanes for lanes in said if lanes is not None])))
+            rows = world.session.exchange(self._lanes, wait)
+            comm.lanes(dict(common([lanes for lanes in rows if lanes is not None])))
         self._lanes = {}
 
     # --- from one generation to the next
@@ -151,10 +151,10 @@ class Elastic:
                 retire(comm.world, f"generation {before.number} of the job is over: use what renew() returned")
             self._previous = tuple(before.ranks.get(seat.uid) for seat in now.seats)
             self._lost = self._lost_since(before, now)
-            made = self._meet(now, deadline, f"rank {comm.rank}", before, timeout)
-            if not isinstance(made, frozenset):
-                return made
-            wanted = wanted._replace(without=wanted.without | made)
+            outcome = self._meet(now, deadline, f"rank {comm.rank}", before, timeout)
+            if not isinstance(outcome, frozenset):
+                return outcome
+            wanted = wanted._replace(without=wanted.without | outcome)
 
     def come(
         self, number: int, info: Any, grace: float, late: Iterable[int], least: int, timeout: float
@@ -163,9 +163,9 @@ class Elastic:
         mesh = self._open
         if mesh.now.number != number:
             return None
-        made = mesh.come(Call(info, least=least, late=tuple(late)), grace, time.monotonic() + timeout)
-        if made is not None:
-            return made
+        outcome = mesh.come(Call(info, least=least, late=tuple(late)), grace, time.monotonic() + timeout)
+        if outcome is not None:
+            return outcome
         missing = mesh.missing(of_round=True)
         return None if mesh.now.number != number else [mesh.now.ranks[uid] for uid in missing if uid in mesh.now.ranks]
 
@@ -180,10 +180,10 @@ class Elastic:
             if now.rank is None:
                 raise PeerLostError("a newcomer: the others have gone on without this process", [])
             self._previous = tuple(ranks.get(seat.uid) for seat in now.seats)  # in the members' last generation
-            made = self._meet(now, deadline, "a newcomer", before, timeout)
-            if not isinstance(made, frozenset):
-                return made
-            wanted = wanted._replace(without=wanted.without | made)
+            outcome = self._meet(now, deadline, "a newcomer", before, timeout)
+            if not isinstance(outcome, frozenset):
+                return outcome
+            wanted = wanted._replace(without=wanted.without | outcome)
 
     def close(self) -> None:
         """Leave the job."""
@@ -259,9 +259,9 @@ def lanes_of(comm: Communicator) -> dict[str, int]:
     return {name: lane.membership.priority for name, lane in comm._open_lanes().items()}
 
 
-def common(said: list[dict[str, int]]) -> list[tuple[str, int]]:
+def common(rows: list[dict[str, int]]) -> list[tuple[str, int]]:
     """The lanes that all members have, in one order."""
-    return sorted(lane for lane in (said[0].items() if said else ()) if all(lane in other.items() for other in said))
+    return sorted(lane for lane in (rows[0].items() if rows else ()) if all(lane in other.items() for other in rows))
 
 
 def retire(world: World, why: str) -> None:

@@ -62,8 +62,8 @@ def _way(join: Any, settings: Config, auth: str) -> Way:
         join = FolderStore(join.removeprefix("folder:"))
     if not isinstance(join, str):
         return Way(lambda: written(join), settings.secret or noted(join), join)
-    found = [address for text in join.split(",") for address in addresses_of(text)]
-    return Way(lambda: found, _key(found, settings, auth), None)
+    addresses = [address for text in join.split(",") for address in addresses_of(text)]
+    return Way(lambda: addresses, _key(addresses, settings, auth), None)
 
 
 def _key(addresses: list[Address], settings: Config, auth: str) -> bytes | None:
@@ -78,8 +78,8 @@ def _key(addresses: list[Address], settings: Config, auth: str) -> bytes | None:
 def written(store: Any) -> list[Address]:
     """Where the members are, by the store; none: nobody has written it yet, or it is not understood."""
     try:
-        found = json.loads(store.get(DOORS) or "[]")
-        return [address_of(each) for each in found]
+        doors = json.loads(store.get(DOORS) or "[]")
+        return [address_of(each) for each in doors]
     except (ValueError, TypeError, IndexError):
         return []
 

@@ -161,9 +161,9 @@ class Pairs:
             return Accept(self._identity(0), links, wait, reactor).meet(), JOB
 
         why = f"rank 0 of 2: accepted at {self.address}"
-        made = init.of_two(Start(0, 2, why, meet), self._settings, self._transport, wait, self._reactor)
-        made.world.reactor = self._shared.share()
-        return made
+        comm = init.of_two(Start(0, 2, why, meet), self._settings, self._transport, wait, self._reactor)
+        comm.world.reactor = self._shared.share()
+        return comm
 
 
 class Accept(Meet):
