@@ -370,7 +370,7 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
 
 cdef void tell_waits(Core* e, Run* r, uint64_t since) noexcept nogil:
     """Record a wait: a record for each of the first peers that it waits for, with the number of all."""
-    cdef int i, j, n = 0, told = 0
+    cdef int i, j, n = 0
     cdef int[MOST_TOLD] peers
     cdef uint32_t[MOST_TOLD] kinds
     cdef uint32_t kind
@@ -389,8 +389,8 @@ cdef void tell_waits(Core* e, Run* r, uint64_t since) noexcept nogil:
                 if n < MOST_TOLD:
                     peers[n], kinds[n] = x.peers[j], kind
                 n += 1
-    for told in range(min(n, <int>MOST_TOLD)):
-        hk_put(e.record, since, kinds[told], r.number, r.what, 0, <uint32_t>peers[told], r.t - 1, n)
+    for i in range(min(n, <int>MOST_TOLD)):
+        hk_put(e.record, since, kinds[i], r.number, r.what, 0, <uint32_t>peers[i], r.t - 1, n)
     if n == 0:
         hk_put(e.record, since, HK_SAW_WAIT_RECV, r.number, r.what, 0, HK_NOBODY, r.t - 1, 0)
     r.told, r.weight = True, r.weight | NOTED

@@ -114,13 +114,13 @@ cdef int probe(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     It takes nothing but what it sets aside.
     """
     cdef uint64_t until = (<uint64_t*>piece_at(r, x, x.src, s))[0]
-    cdef uint64_t* said = <uint64_t*>piece_at(r, x, x.dst, s)
+    cdef uint64_t* answer = <uint64_t*>piece_at(r, x, x.dst, s)
     cdef int i, peer, rc, lost = 0
     for i in range(x.npeers):
         peer = x.peers[(e.turn + i) % x.npeers]
-        rc = probe_one(e, r, peer, &said[1])
+        rc = probe_one(e, r, peer, &answer[1])
         if rc == DONE:
-            said[0] = e.turn = peer         # a recv from any rank looks there first
+            answer[0] = e.turn = peer         # a recv from any rank looks there first
             return DONE
         if rc == HK_LOST:
             lost += 1
@@ -131,7 +131,7 @@ cdef int probe(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     return DONE if until == 0 or until <= hk_now() else BLOCKED
 
 
-cdef int probe_one(Core* e, Run* r, int peer, uint64_t* said) noexcept nogil:
+cdef int probe_one(Core* e, Run* r, int peer, uint64_t* answer) noexcept nogil:
     """DONE: it is there; BLOCKED: it is not, or an earlier recv goes first."""
     cdef hk_channel* ch = e.rx[peer]
     cdef Stash* m
@@ -140,7 +140,7 @@ cdef int probe_one(Core* e, Run* r, int peer, uint64_t* said) noexcept nogil:
     while True:
         m = oldest(e.aside[peer], r)
         if m != NULL and (m.done == m.length or e.rx_mark[peer] != e.pass_number):
-            said[0], said[1] = m.tag, m.length
+            answer[0], answer[1] = m.tag, m.length
             return DONE
         if e.rx_mark[peer] == e.pass_number or e.rx_owner[peer] != NULL:
             return BLOCKED
@@ -152,7 +152,7 @@ cdef int probe_one(Core* e, Run* r, int peer, uint64_t* said) noexcept nogil:
             r.culprit = peer
             return BLOCKED if rc == HK_AGAIN else rc
         if fits(r, v.tag):
-            said[0], said[1] = v.tag, v.length
+            answer[0], answer[1] = v.tag, v.length
             return DONE
         rc = set_aside(e, r, peer, &v)
         if rc < 0:

@@ -132,8 +132,8 @@ cdef class Packed:
         return b.dtype.code
 
     cdef bint is_foreign(self, Py_ssize_t i):
-        found = self.described.get(i)
-        return found is not None and found.foreign
+        buffer = self.described.get(i)
+        return buffer is not None and buffer.foreign
 
     def unpack(self):
         """Copy what came back to the arrays.  The vectors may then serve another list."""
@@ -260,28 +260,28 @@ cdef class Known(Lists):
 
     def learn(self, tree, Packed packed, label):
         """A call on this list went well: the next one on such a list may take the short way."""
-        cdef Layout made
+        cdef Layout layout
         cdef Py_ssize_t i
         cdef np.npy_intp count = 0
         leaves = packed.leaves
         if (type(tree) is not list and type(tree) is not tuple) or len(leaves) != len(tree) or not packed.plain():
             return
-        made = self.layouts.get(len(leaves))
-        if made is not None and made.label is label:
+        layout = self.layouts.get(len(leaves))
+        if layout is not None and layout.label is label:
             return
-        made = Layout.__new__(Layout)
-        made.count, made.label, made.number = len(leaves), label, np.PyArray_TYPE(<np.ndarray>leaves[0])
-        made.nbytes = <size_t*>PyMem_Calloc(made.count, sizeof(size_t))
-        if made.nbytes == NULL:
+        layout = Layout.__new__(Layout)
+        layout.count, layout.label, layout.number = len(leaves), label, np.PyArray_TYPE(<np.ndarray>leaves[0])
+        layout.nbytes = <size_t*>PyMem_Calloc(layout.count, sizeof(size_t))
+        if layout.nbytes == NULL:
             raise MemoryError
-        for i in range(made.count):
-            made.nbytes[i] = packed.spots[i].nbytes
+        for i in range(layout.count):
+            layout.nbytes[i] = packed.spots[i].nbytes
             count += np.PyArray_SIZE(<np.ndarray>leaves[i])
-        made.vector = np.PyArray_EMPTY(1, &count, made.number, 0)
-        made.begin = np.PyArray_BYTES(<np.ndarray>made.vector)
+        layout.vector = np.PyArray_EMPTY(1, &count, layout.number, 0)
+        layout.begin = np.PyArray_BYTES(<np.ndarray>layout.vector)
         if len(self.layouts) >= SPARE:
             self.layouts.clear()
-        self.layouts[made.count] = made
+        self.layouts[layout.count] = layout
 
     cdef object take(self, Shortcut shortcut, object tree, Ask* ask):
         cdef Layout layout

@@ -61,6 +61,6 @@ cdef class PreparedMessage(Prepared):
         done = self.messages.take(self.ends, self.x, self.dest, self.out, self.source, self.tag, async_op)
         if done is not MISS:
             return done
-        there = (self.x, self.dest) if self.ends & SENDS else ()
-        back = (self.out, self.source) if self.ends & RECEIVES else ()
-        return getattr(self.messenger, self.name)(*there, *back, self.tag, async_op, None, None)
+        outgoing = (self.x, self.dest) if self.ends & SENDS else ()
+        incoming = (self.out, self.source) if self.ends & RECEIVES else ()
+        return getattr(self.messenger, self.name)(*outgoing, *incoming, self.tag, async_op, None, None)

@@ -280,7 +280,7 @@ cdef inline hk_dice dice(Run* r, Instr* x, int piece, size_t first) noexcept nog
 cdef inline hk_residual residual(Run* r, Instr* x, int piece, size_t first) noexcept nogil:
     """Of float `first` of a piece, and on."""
     cdef size_t at = x.residual[piece] + first * sizeof(float)
-    cdef hk_residual found
-    found.before = NULL if r.base[x.before] == NULL or x.before == IN else r.base[x.before] + at
-    found.after = r.base[x.after] + at
-    return found
+    cdef hk_residual addresses
+    addresses.before = NULL if r.base[x.before] == NULL or x.before == IN else r.base[x.before] + at
+    addresses.after = r.base[x.after] + at
+    return addresses

@@ -91,11 +91,11 @@ cdef class ShortMessages:
         return out
 
     cdef object queue(self, Entry e, char* src, char* dst, uint64_t label, object x, object out):
-        cdef Queued made = queue_run(self.engine, e.plan, src, dst, NULL, self.limit, (x, out))
-        match(&made.node.run, label)
+        cdef Queued queued = queue_run(self.engine, e.plan, src, dst, NULL, self.limit, (x, out))
+        match(&queued.node.run, label)
         self.engine.label = label
-        made.enqueue(False)
-        return self.messenger().work(made, out)
+        queued.enqueue(False)
+        return self.messenger().work(queued, out)
 
     def remember(self, x, dest, out, source, Plan plan, uint64_t label):
         """Let the next such message take the short way, if it may.  `label`: of its messages, but for the tag."""

@@ -278,9 +278,9 @@ cdef class Shortcut:
     cdef object queue(self, Entry e, char* src, char* dst, uint64_t limit, object x, object result):
         if stopped(&e.engine.core, e.engine.seq + 1):
             return MISS                # the general way says why
-        cdef Queued made = queue_run(e.engine, e.plan, src, dst, e.reduce, limit, (x, result))
-        made.enqueue(True)
-        return self.runner().work(made, result)
+        cdef Queued queued = queue_run(e.engine, e.plan, src, dst, e.reduce, limit, (x, result))
+        queued.enqueue(True)
+        return self.runner().work(queued, result)
 
     cdef object _fresh(self, Entry e, object x):
         """A new array for the result, of x's kind."""
