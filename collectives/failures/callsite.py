@@ -22,8 +22,8 @@ LIBRARY = os.path.join(os.path.dirname(os.path.realpath(os.__file__)), "")
 
 def pass_over(place: str) -> None:
     """Code in this folder or file is not the user's: a framework that calls us, say."""
-    found = os.path.realpath(place)
-    _passed_over.append(os.path.join(found, "") if os.path.isdir(found) else found)
+    path = os.path.realpath(place)
+    _passed_over.append(os.path.join(path, "") if os.path.isdir(path) else path)
     _shown.cache_clear()
 
 
@@ -72,8 +72,8 @@ def thread_site(ident: int | None = None) -> str:
 
 def has_handlers() -> bool:
     """Has the program a handler of its own for a signal?"""
-    there = map(signal.getsignal, signal.valid_signals() - {signal.SIGUSR2})  # hocket's own (job/asked.py)
-    return any(callable(each) and each is not signal.default_int_handler for each in there)
+    handlers = map(signal.getsignal, signal.valid_signals() - {signal.SIGUSR2})  # hocket's own (job/asked.py)
+    return any(callable(each) and each is not signal.default_int_handler for each in handlers)
 
 
 def in_handler(ident: int) -> bool:

@@ -35,17 +35,17 @@ class FlightRecorder:
             log.debug("hocket: recorders", exc_info=True)
             return []
 
-    def seen(self, found: list[Found]) -> dict[int, str]:
+    def seen(self, processes: list[Found]) -> dict[int, str]:
         """By rank of this communicator: what its process does, and what it recorded last."""
-        told, all_ranks = seen(described(found), self.members.name), self.members.world_ranks
-        return {all_ranks.index(rank): text for rank, text in told.items() if rank in all_ranks}
+        texts, all_ranks = seen(described(processes), self.members.name), self.members.world_ranks
+        return {all_ranks.index(rank): text for rank, text in texts.items() if rank in all_ranks}
 
-    def file(self, found: list[Found]) -> str:
+    def file(self, processes: list[Found]) -> str:
         """The end of an error's text: it names the file of what all ranks of this host did last.
 
         The first rank that comes here writes it: of many that fail at once, one reads the records of all.
         """
-        if not found or self.world.recorder is None:
+        if not processes or self.world.recorder is None:
             return ""
         name = re.sub(r"\W+", "-", f"{self.world.recorder.job}-{self.members.name}-{self._files}")[:100]
         self._files += 1
@@ -54,7 +54,7 @@ class FlightRecorder:
             path = os.path.join(base, f"{name}.txt")
             with contextlib.suppress(FileExistsError):
                 if not os.path.exists(path):
-                    dump.write(path, lambda: dump.text(found))
+                    dump.write(path, lambda: dump.text(processes))
                     dump.forget_old(base)
         except OSError as why:
             return f"\nWhat the ranks did last could not be written ({why})."

@@ -69,12 +69,12 @@ class LongWaits:
     def look_who_left(self, engine: Engine, waiting: LongWait, stranded: Iterable[int]) -> None:
         """Raise `HasLeft` if a call of this engine needs a rank that has left, or one of `stranded`."""
         left = {self.world_ranks.index(r): calls for r, calls in self.world.gone.left.items() if r in self.world_ranks}
-        said = dict.fromkeys(stranded) | {r: calls.get(self.name) for r, calls in left.items()}
+        absent = dict.fromkeys(stranded) | {r: calls.get(self.name) for r, calls in left.items()}
         queue = next((queue for queue in self.members.queues.values() if queue.engine is engine), self.members.main)
         plan, number, before = engine.plan, waiting.seq, waiting.left
-        waiting.left = frozenset(said)
+        waiting.left = frozenset(absent)
         if plan is None or plan.algorithm != "message":
-            counted = said if queue is self.members.main else dict.fromkeys(said)
+            counted = absent if queue is self.members.main else dict.fromkeys(absent)
             gone = missed_in_collective(number, counted, waiting.seconds)
         else:  # a message sent before its rank left may have come since this wait last looked
             gone = missed_in_messages([plan if engine.in_call else None, *under_way(engine)], before)
@@ -95,13 +95,13 @@ class LongWaits:
             self.world.session.ask(self.name, self.world_ranks)
         elif not waiting.said and waiting.seconds > STILL_WAITING + ANSWERS:
             waiting.said = True
-            said, all_ranks = list(self.told.items()), self.world_ranks
-            told = {all_ranks.index(r): account for r, account in said if r in all_ranks}
-            if told:
-                others = {r: told.get(r) for r in range(self.size) if r != self.rank}
-                mine, found = account_of(engine, oldest(engine)), self.flight.look()
-                text = wording.still_waiting(mine, others, waiting.seconds, self.flight.seen(found))
-                log.warning("%s%s", text, self.flight.file(found))
+            answers, all_ranks = list(self.told.items()), self.world_ranks
+            accounts = {all_ranks.index(r): account for r, account in answers if r in all_ranks}
+            if accounts:
+                others = {r: accounts.get(r) for r in range(self.size) if r != self.rank}
+                mine, processes = account_of(engine, oldest(engine)), self.flight.look()
+                text = wording.still_waiting(mine, others, waiting.seconds, self.flight.seen(processes))
+                log.warning("%s%s", text, self.flight.file(processes))
 
     def whereabouts(self, what: str, seconds: float, late: Sequence[int], mine: Account) -> str:
         """For a log: where the members are that hold up `what` for so long, and the file of what all did last.
@@ -115,10 +115,10 @@ class LongWaits:
         while len(self.told) < len([rank for rank in late if rank != self.rank]) and time.monotonic() < until:
             time.sleep(ANSWERS / 20)
         accounts = {self.world.rank: mine, **self.told}
-        found = self.flight.look()
-        seen = self.flight.seen(found)
-        told = {r: describe_account(accounts.get(self.world_ranks[r]), seen.get(r, "")) for r in late}
-        return by_rank(told) + self.flight.file(found)
+        processes = self.flight.look()
+        seen = self.flight.seen(processes)
+        texts = {r: describe_account(accounts.get(self.world_ranks[r]), seen.get(r, "")) for r in late}
+        return by_rank(texts) + self.flight.file(processes)
 
     def _note(self, engine: Engine, waiting: LongWait) -> None:
         """In the recorder: which call waits so long, and for whom if the call itself says so."""

@@ -155,26 +155,26 @@ class Reporter:
                 self._end_as_left(error.ranks, engine, account)
             if isinstance(error, SystemExit):
                 raise error
-            told = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {error}"
             if isinstance(error, ArgumentError) or not isinstance(error, (Error, KeyboardInterrupt)):
-                self._report("op", told, account)  # this rank goes on; what failed is a function given as op
-                self.abort(Error(f"this communicator failed at {here}: {told}"))
+                self._report("op", text, account)  # this rank goes on; what failed is a function given as op
+                self.abort(Error(f"this communicator failed at {here}: {text}"))
             else:
-                self._report("interrupt" if isinstance(error, KeyboardInterrupt) else "error", told, account)
-                self.abort(PeerLostError(f"this communicator failed at {here}: {told}"))
+                self._report("interrupt" if isinstance(error, KeyboardInterrupt) else "error", text, account)
+                self.abort(PeerLostError(f"this communicator failed at {here}: {text}"))
             raise error
         left = self.world_ranks[culprit] in self.world.gone.left
         if left and code == CODES["mismatch"] and "waits_for" not in account:  # its close() came instead
             self._end_as_left([culprit], engine, account)
         if code == CODES["mismatch"]:
             odd = ended.foreign if ended is not None else engine.foreign
-            told = ""  # of a collective: all ranks' calls tell it
+            text = ""  # of a collective: all ranks' calls tell it
             if "waits_for" in account:
                 came = ended.came if ended is not None else engine.came
-                told = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {culprit}"
+                text = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {culprit}"
             elif engine is self.members.main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
                 account["then"], seq = engine.call(odd), odd
-            self._report("mismatch", told, account, seq, seq if engine is self.members.main.engine else 0)
+            self._report("mismatch", text, account, seq, seq if engine is self.members.main.engine else 0)
         elif code == CODES["timeout"]:
             self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
         elif code in (CODES["lost"], CODES["fault"]) and not self._hears_of(culprit):
@@ -194,11 +194,11 @@ class Reporter:
         """The error as it is raised, with what the ranks' recorders tell.  `verdict`: what it was built of."""
         if isinstance(error, ArgumentError) or not isinstance(error, Error):
             return error
-        found = self.long_waits.flight.look()
+        processes = self.long_waits.flight.look()
         if verdict is not None:
-            seen = self.long_waits.flight.seen(found)
+            seen = self.long_waits.flight.seen(processes)
             error = wording.build(verdict, self.world_ranks, self.rank, call or self._during, self.closed, seen)
-        return type(error)(f"{error}{self.long_waits.flight.file(found)}", *_details(error))
+        return type(error)(f"{error}{self.long_waits.flight.file(processes)}", *_details(error))
 
     def _alone(self, code: int, culprit: int, seq: int, account: Account) -> Verdict | Lost:
         """The coordinator itself is silent: what this rank knows."""
@@ -287,10 +287,10 @@ class Reporter:
         for queue in list(self.members.queues.values()):
             engine = queue.engine
             if engine.in_call or oldest(engine) is not None:
-                found = account_of(engine, oldest(engine), partial(thread_site, engine.caller))
+                account = account_of(engine, oldest(engine), partial(thread_site, engine.caller))
                 if engine.in_call and in_handler(engine.caller):
-                    found["handling"] = True
-                return found | (then if seq < found["seq"] else {})
+                    account["handling"] = True
+                return account | (then if seq < account["seq"] else {})
         return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(self.world.thread), **then}
 
     def finished(self) -> int:
@@ -314,11 +314,11 @@ class Reporter:
         """
         self.take(states.Raising())
         if self.broken is None:
-            told = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {error}"
             kind: Kind = "exit" if isinstance(error, SystemExit) else "error"
             if tell:
-                self._report(kind, told, self.account(), first=self.finished() + 1)
-            self.abort(PeerLostError(f"this rank failed earlier: {told}"))
+                self._report(kind, text, self.account(), first=self.finished() + 1)
+            self.abort(PeerLostError(f"this rank failed earlier: {text}"))
 
     def _end_by(self, own: SystemExit) -> None:
         """A signal's handler has ended this rank in a call: the others hear of it, whatever had failed before."""

@@ -34,8 +34,8 @@ def describe_account(account: Account | None, seen: str = "", seq: int = 0) -> s
         now = "at the end of its program" if site == "?" else f"{now} at {site} (its call number {seq})"
         return f"called {account['then']}, and is now {now}"
     if account.get("state") == "idle":
-        made = account.get("seq", 0)
-        last = f"; it has finished {made} call{'s' * (made != 1)} here" if made else ""
+        finished = account.get("seq", 0)
+        last = f"; it has finished {finished} call{'s' * (finished != 1)} here" if finished else ""
         return f"is not in a call on this communicator{here}{last}{_apart(account, seq - 1)}"
     site, number = account.get("site", "?"), account.get("seq", "?")
     if account.get("call") == CLOSE and site == "?":
@@ -83,42 +83,43 @@ def build(
     """
     if isinstance(verdict, Lost):
         return lost([members.index(r) for r in verdict.lost if r in members], verdict.how, me, call, seen)
-    kind, told = verdict.fault.kind, _Told(verdict, members, seen)
+    kind, report = verdict.fault.kind, _Told(verdict, members, seen)
     if kind == "mismatch":
-        return _mismatch(told, me, call, closing)
+        return _mismatch(report, me, call, closing)
     if kind == "timeout":
-        return _timeout(told)
+        return _timeout(report)
     if kind == "op":
         return errors.Error(
-            f"the call of {told.who} failed: {told.text} ({told.where}). This communicator cannot be used any more."
+            f"the call of {report.who} failed: {report.text} ({report.where}). This communicator cannot be used any "
+            "more."
         )
-    what = {"interrupt": "was interrupted", "exit": f"has ended: {told.text}"}.get(kind, f"failed: {told.text}")
-    return errors.PeerLostError(f"{told.who} {what} ({told.where})", [] if told.by is None else [told.by])
+    what = {"interrupt": "was interrupted", "exit": f"has ended: {report.text}"}.get(kind, f"failed: {report.text}")
+    return errors.PeerLostError(f"{report.who} {what} ({report.where})", [] if report.by is None else [report.by])
 
 
-def _mismatch(told: _Told, me: int, call: str, closing: bool) -> errors.Error:
-    if told.waits_for is not None:
+def _mismatch(report: _Told, me: int, call: str, closing: bool) -> errors.Error:
+    if report.waits_for is not None:
         return errors.MismatchError(
-            f"{told.text}: a message must have the dtype and the size of its recv.{told.lines}", told.calls)
-    busy = [r for r, a in told.accounts.items() if a.get("handling")]
+            f"{report.text}: a message must have the dtype and the size of its recv.{report.lines}", report.calls)
+    busy = [r for r, a in report.accounts.items() if a.get("handling")]
     if busy and closing:  # by a signal that all ranks have got, perhaps: they end too, and take longer
         return lost(busy, "a signal's handler runs in the middle of its call", me, call)
-    early = [r for r, a in told.accounts.items() if a.get("call") == CLOSE and "then" not in a]  # made no other call
+    early = [r for r, a in report.accounts.items() if a.get("call") == CLOSE and "then" not in a]  # made no other call
     if early and not closing:
         return lost(early, "it has left (closed this communicator, or exited)", me, call)
-    own = any("alltoallv(" in text for text in told.calls.values())
+    own = any("alltoallv(" in text for text in report.calls.values())
     return errors.MismatchError(
-        f"the ranks called different things ({told.where}):{told.lines}\nAll ranks must make the same calls in the "
+        f"the ranks called different things ({report.where}):{report.lines}\nAll ranks must make the same calls in the "
         f"same order, with the same dtype, shape, counts, op, root and algorithm.{PAIRWISE if own else ''}",
-        told.calls)  # fmt: skip
+        report.calls)  # fmt: skip
 
 
-def _timeout(told: _Told) -> errors.TimeoutError:
-    awaited = told.waits_for or [r for r, a in told.accounts.items() if not arrived(a, told.seq)]
-    missing = holding_up(awaited, told.accounts) if awaited else []
+def _timeout(report: _Told) -> errors.TimeoutError:
+    awaited = report.waits_for or [r for r, a in report.accounts.items() if not arrived(a, report.seq)]
+    missing = holding_up(awaited, report.accounts) if awaited else []
     names = ranks(missing) if missing else "no rank (the data did not move)"
     return errors.TimeoutError(
-        f"{told.text} ({told.where}, seen by {told.who}): waiting for {names}:{told.lines}\n"
+        f"{report.text} ({report.where}, seen by {report.who}): waiting for {names}:{report.lines}\n"
         "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", missing)  # fmt: skip
 
 
@@ -127,18 +128,18 @@ def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
 
     A state is what a rank says: {"calls": {queue: [number, fingerprint, the last call]}, "open": [call, ...]}.
     """
-    told: dict[int, list[str]] = {}
+    complaints: dict[int, list[str]] = {}
     for queue in sorted(set().union(*(state["calls"] for state in states))):
-        made = {r: state["calls"][queue] for r, state in enumerate(states) if queue in state["calls"]}
-        if len({tuple(each[:2]) for each in made.values()}) > 1:
-            for r, (number, _, last) in made.items():
+        last_calls = {r: state["calls"][queue] for r, state in enumerate(states) if queue in state["calls"]}
+        if len({tuple(each[:2]) for each in last_calls.values()}) > 1:
+            for r, (number, _, last) in last_calls.items():
                 made_last = f", the last {last}" if last else ""
-                told.setdefault(r, []).append(f"made {number} calls on {queue}{made_last}")
+                complaints.setdefault(r, []).append(f"made {number} calls on {queue}{made_last}")
     for r, state in enumerate(states):
-        told.setdefault(r, []).extend(f"leaves open {call}" for call in state["open"][:MOST_SHOWN])
+        complaints.setdefault(r, []).extend(f"leaves open {call}" for call in state["open"][:MOST_SHOWN])
         if (more := len(state["open"]) - MOST_SHOWN) > 0:
-            told[r].append(f"leaves open {more} more")
-    calls = {r: "; ".join(texts) for r, texts in sorted(told.items()) if texts}
+            complaints[r].append(f"leaves open {more} more")
+    calls = {r: "; ".join(texts) for r, texts in sorted(complaints.items()) if texts}
     if not calls:
         return None
     lines = "".join(f"\n  rank {r} {text}" for r, text in calls.items())
