@@ -41,15 +41,15 @@ RELEASES, RELEASE_EVERY = 100, 0.1
 class GpuContext:
     """A queue's part of this rank's GPU: channels to the peers, streams, scratch memory and kernels."""
 
-    def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], found: Found) -> None:
+    def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], trial: Found) -> None:
         self.device = driver.device(ordinal)
         near = next(group for group in groups if rank in group)
-        self.segment = SLOT if any(map(any, found.mapped)) else SEGMENT
+        self.segment = SLOT if any(map(any, trial.mapped)) else SEGMENT
         """Bytes of a pipelined chunk that are in flight together: the same on all members."""
-        mapped = [not found.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
-        self.transport = "cuda over memory" if not all(mapped) else "cuda" if found.why_apart else "cuda kernels"
+        mapped = [not trial.mapped[group[0]][group[1]] for group in groups if len(group) > 1]
+        self.transport = "cuda over memory" if not all(mapped) else "cuda" if trial.why_apart else "cuda kernels"
         """Inside hosts, for choosing algorithms: the same on all members."""
-        self._near = {peer: place for place, peer in enumerate(near) if not found.mapped[rank][peer]}
+        self._near = {peer: place for place, peer in enumerate(near) if not trial.mapped[rank][peer]}
         self._opened: list[int] = []
         self._kept: list[Buffer] = []
         self._releasing: threading.Thread | None = None
@@ -62,7 +62,7 @@ class GpuContext:
         self.ops = StreamOps(self.device)
         self.meeting: Meeting | None = None
         """Where kernels of this queue meet those of the other ranks."""
-        self._processors = 0 if found.why_apart else found.processors
+        self._processors = 0 if trial.why_apart else trial.processors
         self._rank, self._order = rank, [near.index(r) for r in sorted(near)]
         self.channels: CudaChannels | None = None
         self.offer: Any = None
@@ -70,7 +70,7 @@ class GpuContext:
         try:
             if len(self._near) > 1:  # besides this rank there are others
                 room = ROOM if self._processors else 0
-                self.channels = CudaChannels(self.device, near.index(rank), len(near), not found.why_events, room)
+                self.channels = CudaChannels(self.device, near.index(rank), len(near), not trial.why_events, room)
                 self.offer = self.channels.offer()
         except BaseException:
             self._give_back(clean=True)
@@ -202,20 +202,20 @@ def leave() -> None:
 
 def build(members: Members, ordinal: int, share: Share) -> tuple[GpuContext | None, Found]:
     """This rank's part of a queue on that GPU, if the members can have one."""
-    made, found = None, tried(members, ordinal, share)
-    if found.why_staged:
-        return None, found
+    context, trial = None, tried(members, ordinal, share)
+    if trial.why_staged:
+        return None, trial
     why = ""
     try:
-        made = GpuContext(ordinal, members.rank, members.groups, found)
+        context = GpuContext(ordinal, members.rank, members.groups, trial)
     except TransportError as error:
         why = str(error)
     try:
         why = first(share, why)
     except BaseException:
-        if made is not None:
-            made.close()
+        if context is not None:
+            context.close()
         raise
-    if why and made is not None:
-        made.close()
-    return (None, found._replace(why_staged=why)) if why else (made, found)
+    if why and context is not None:
+        context.close()
+    return (None, trial._replace(why_staged=why)) if why else (context, trial)

@@ -74,28 +74,28 @@ class Gpus:
         from hocket.collectives.gpu.queue import GpuQueue
 
         members, reporter = runner.members, runner.reporter
-        mine, found = context.build(members, gpu, share)
+        mine, trial = context.build(members, gpu, share)
         if mine is not None:
             try:
-                made = members.make_queue("gpu", None, reporter, functools.partial(GpuQueue, mine))
-                made.accept(share(made.offer()))
+                queue = members.make_queue("gpu", None, reporter, functools.partial(GpuQueue, mine))
+                queue.accept(share(queue.offer()))
                 mine.complete()
             except BaseException:
                 mine.abort()
                 raise
-            members.queues["gpu", None] = made
+            members.queues["gpu", None] = queue
             if reporter.halted:  # it failed meanwhile, before this queue could be told
-                made.engine.abort()
-                made.abort()
-            made.engine.count_with(members.main.engine)
-            self.all_mapped = not any(map(any, found.mapped))
-            self.why_pinned = {r: why for r, why in enumerate(found.mapped[members.rank]) if why}
+                queue.engine.abort()
+                queue.abort()
+            queue.engine.count_with(members.main.engine)
+            self.all_mapped = not any(map(any, trial.mapped))
+            self.why_pinned = {r: why for r, why in enumerate(trial.mapped[members.rank]) if why}
             self._ordinal = gpu
             for buffer in self._to_register:
                 self._register(mine, buffer)
             self._to_register.clear()
-        self.why_events, self.why_apart = found.why_events, found.why_apart
-        self.why_staged = found.why_staged  # set last: other threads look at it
+        self.why_events, self.why_apart = trial.why_events, trial.why_apart
+        self.why_staged = trial.why_staged  # set last: other threads look at it
 
     def register(self, members: Members, buffer: Buffer) -> None:
         """Register this array with the queue of GPU arrays, now or when there is one."""

@@ -82,10 +82,10 @@ cdef class Meeting:
     def barrier(self, uintptr_t stream) -> None:
         """Let one block of each rank meet the others', within TRIAL seconds; `given_up` says whether they did."""
         values, kept = launch.arguments(kernels.BARRIER, self.peers)
-        cdef uintptr_t parameters = ctypes.addressof(values), found = function(self.device, kernels.BARRIER)
+        cdef uintptr_t parameters = ctypes.addressof(values), handle = function(self.device, kernels.BARRIER)
         next_call(&self.meet, <uint64_t>(TRIAL * 1e9))
         with self.device:
-            check(self.device.d.cuda.cuLaunchKernel(<CUfunction>found, 1, 1, 1, launch.BLOCK, 1, 1, 0,
+            check(self.device.d.cuda.cuLaunchKernel(<CUfunction>handle, 1, 1, 1, launch.BLOCK, 1, 1, 0,
                                                     <CUstream>stream, <void**>parameters, NULL), "a kernel that meets")
 
     def abort(self) -> None:

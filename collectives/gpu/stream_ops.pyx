@@ -206,15 +206,15 @@ cdef class OnStream(Placed):
     def meet(self, kernel, size_t nbytes, size_t count, expression=None) -> None:
         """Let this kernel carry out the call, of so many bytes, when the hosts have met."""
         cdef Meeting meeting = self.at.meeting
-        cdef uintptr_t found = self.at.function(kernel, expression), parameters
-        self.launch.function, self.launch.meet = <CUfunction>found, &meeting.meet
+        cdef uintptr_t handle = self.at.function(kernel, expression), parameters
+        self.launch.function, self.launch.meet = <CUfunction>handle, &meeting.meet
         self.launch.blocks, self.launch.threads = meeting_geometry(nbytes, meeting.multiprocessors)
-        there = [meeting.peers, meeting.windows]
-        if kernel.params[len(there)][0] == "scratch":
-            there.append(meeting.scratch)
-        where, values = arguments(kernel, *there, 0, 0, count)  # x and out are known when its turn has come
+        tables = [meeting.peers, meeting.windows]
+        if kernel.params[len(tables)][0] == "scratch":
+            tables.append(meeting.scratch)
+        where, values = arguments(kernel, *tables, 0, 0, count)  # x and out are known when its turn has come
         self.kept, parameters = (where, values), ctypes.addressof(where)
-        self.launch.parameters, self.launch.x = <void**>parameters, len(there)
+        self.launch.parameters, self.launch.x = <void**>parameters, len(tables)
         self.meeting = &self.launch
 
     cdef char* memory(self, size_t nbytes) except NULL:

@@ -113,15 +113,15 @@ def _unfit(members: Members, mapped: list[list[str]], offers: list[dict[str, Any
 
 def _no_meeting(members: Members, share: Share, proof: Proof, processors: int) -> str:
     """Let kernels of all ranks meet once: why they did not, or ""."""
-    device, made = proof.device, contextlib.ExitStack()
+    device, stack = proof.device, contextlib.ExitStack()
     meeting, stream, why = None, 0, ""
-    with made:
+    with stack:
         try:
             stream = device.stream()
-            made.callback(device.end_stream, stream)
+            stack.callback(device.end_stream, stream)
             meeting = Meeting(device, members.rank, [proof.room(r) for r in range(members.size)], processors)
-            made.callback(meeting.close)
-            made.callback(_refusal, device.synchronize, stream)  # the kernel uses what is given back after it
+            stack.callback(meeting.close)
+            stack.callback(_refusal, device.synchronize, stream)  # the kernel uses what is given back after it
             meeting.prepare()
         except Error as error:  # the compiler's too
             why = str(error)
@@ -143,7 +143,7 @@ def _refusal(function: Callable[..., object], *args: Any) -> str:
 
 def first(share: Share, why: str) -> str:
     """The first refusal by rank, with that rank's number; "" if no rank refuses."""
-    return next((f"rank {rank}: {said}" for rank, said in enumerate(share(why)) if said), "")
+    return next((f"rank {rank}: {refusal}" for rank, refusal in enumerate(share(why)) if refusal), "")
 
 
 def _host(members: Members, rank: int) -> str | None:
