@@ -65,10 +65,10 @@ def _tuning(text: str) -> str:
 
 def _ports(text: str) -> range:
     first, dash, last = text.partition("-")
-    found = range(int(first), int(last if dash else first) + 1)
-    if not found or found[0] < 1 or found[-1] > 65535:
+    ports = range(int(first), int(last if dash else first) + 1)
+    if not ports or ports[0] < 1 or ports[-1] > 65535:
         raise ValueError
-    return found
+    return ports
 
 
 def _count(text: str) -> int:
@@ -115,14 +115,14 @@ def interface_address(name: str) -> str:
         return str(ipaddress.ip_address(name))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            found = fcntl.ioctl(sock, 0x8915, struct.pack("256s", os.fsencode(name)[:15]))  # SIOCGIFADDR
+            answer = fcntl.ioctl(sock, 0x8915, struct.pack("256s", os.fsencode(name)[:15]))  # SIOCGIFADDR
         except OSError:
             if six := _ipv6_address(name):
                 return six
             known = [each for _, each in socket.if_nameindex()]
             what = "an interface without an address" if name in known else "no interface here"
             raise ValueError(f"is {what}; there are {', '.join(known)}") from None
-    return socket.inet_ntoa(found[20:24])
+    return socket.inet_ntoa(answer[20:24])
 
 
 def _ipv6_address(name: str) -> str:
@@ -218,12 +218,12 @@ class Config:
         """
         env = os.environ if environ is None else environ
         _warn_of_unknown(env)
-        found = {each.name: _value(each, env[each.name]) for each in VARIABLES if env.get(each.name)}
+        values = {each.name: _value(each, env[each.name]) for each in VARIABLES if env.get(each.name)}
         if env.pop("HOCKET_SECRET", None) and env is os.environ:
             secret.forget("HOCKET_SECRET")
-        given = found.pop("HOCKET_SECRET", None)
-        from_file = found.pop("HOCKET_SECRET_FILE", None)
-        settings = {name.removeprefix("HOCKET_").lower(): value for name, value in found.items()}
+        given = values.pop("HOCKET_SECRET", None)
+        from_file = values.pop("HOCKET_SECRET_FILE", None)
+        settings = {name.removeprefix("HOCKET_").lower(): value for name, value in values.items()}
         _agree_on_certificates(settings)
         return cls(secret=given or from_file, **settings)
 

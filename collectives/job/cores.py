@@ -21,15 +21,15 @@ def crowded(met: Sequence[dict[str, Any]]) -> set[str]:
     `met`, by rank: "kernel"; "cores", the numbers of those it may run on; "usable", how many of them its quotas allow;
     "processes", by "pid", that it has met on its host, in other worlds.
     """
-    found = set()
+    kernels = set()
     for kernel in {each["kernel"] for each in met}:
         here = [each for each in met if each["kernel"] == kernel]
         cores = len(set().union(*(each["cores"] for each in here)))
         quotas = [each["usable"] for each in here if each["usable"] < len(each["cores"])]
         beside = {pid for each in here for pid in each.get("processes", ())} - {each.get("pid") for each in here}
         if len(here) + len(beside) > min([cores, *quotas]):
-            found.add(kernel)
-    return found
+            kernels.add(kernel)
+    return kernels
 
 
 def _home(met: Sequence[dict[str, Any]], rank: int) -> int:

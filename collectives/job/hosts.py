@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 
-def machine(said: dict[str, Any], near: bool) -> tuple[str, ...]:
+def machine(facts: dict[str, Any], near: bool) -> tuple[str, ...]:
     """What tells machines apart: containers of one kernel have node names of their own.
 
     `near`: memory was tried.  Then ranks that have no folder in common are apart unless it is proven that they are not:
     containers may have one node name, and each devices of its own.
     """
-    return said["kernel"], said["node"], said["folder"] if near else ""
+    return facts["kernel"], facts["node"], facts["folder"] if near else ""
 
 
 def reached(size: int, tables: Iterable[Sequence[Sequence[str | None]]]) -> list[int]:
@@ -21,21 +21,21 @@ def reached(size: int, tables: Iterable[Sequence[Sequence[str | None]]]) -> list
     `tables`: a transport's refusals, [from][to].
     """
     everybody = (1 << size) - 1
-    found = [1 << r for r in range(size)]
+    masks = [1 << r for r in range(size)]
     for table in tables:
         if not any(map(any, table)):
             return [everybody] * size
         to = [sum(1 << b for b, why in enumerate(row) if not why) for row in table]
-        found = [found[a] | sum(1 << b for b in ranks(to[a]) if to[b] >> a & 1) for a in range(size)]
-    return found
+        masks = [masks[a] | sum(1 << b for b in ranks(to[a]) if to[b] >> a & 1) for a in range(size)]
+    return masks
 
 
 def alike(places: Sequence[Hashable]) -> list[int]:
     """Of each rank: those at the same place."""
-    there: dict[Hashable, int] = {}
+    by_place: dict[Hashable, int] = {}
     for r, place in enumerate(places):
-        there[place] = there.get(place, 0) | 1 << r
-    return [there[place] for place in places]
+        by_place[place] = by_place.get(place, 0) | 1 << r
+    return [by_place[place] for place in places]
 
 
 def sharing(near: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -113,8 +113,8 @@ def init(
     most = whole(most, "most")
     address, transport = optional(address, "address"), optional(transport, "transport")
     wait = limit(timeout, settings)
-    told = any(each is not None for each in (store, rank, size, address))
-    launched = None if told else by_mpi_launcher(settings, wait)
+    explicit = any(each is not None for each in (store, rank, size, address))
+    launched = None if explicit else by_mpi_launcher(settings, wait)
     if store is not None:
         start = at_store(store, rank, size, address, settings, wait)
     elif launched is not None:
@@ -295,14 +295,14 @@ def _world(
         if isinstance(kind, str):
             return kind
         try:
-            made: Transport = kind(context)
+            transport: Transport = kind(context)
         except (ArgumentError, PeerLostError, TimeoutError):  # of the user, or of another rank
             raise
         except Exception as why:  # what this machine refuses is a reason to use the next transport
             refused = isinstance(why, (OSError, Error))  # else it is a bug, of whoever wrote the transport
             log.log(logging.DEBUG if refused else logging.WARNING, "transport %s cannot be used", name, exc_info=True)
             return str(why) if isinstance(why, Error) else f"{type(why).__name__}: {why}"
-        return made
+        return transport
 
     check_transports(*names)
     before = elastic.tuning if elastic is not None else ""

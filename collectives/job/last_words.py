@@ -40,9 +40,9 @@ def tell(environ: Mapping[str, str], error: BaseException | None, broken: Iterab
     Never raises.
     """
     path = environ.get(PLACE)
-    found = error or next(filter(_from_others, broken), None)
+    cause = error or next(filter(_from_others, broken), None)
     if path:
-        words = Words(False, "") if found is None else Words(_from_others(found), _line(found))
+        words = Words(False, "") if cause is None else Words(_from_others(cause), _line(cause))
         with contextlib.suppress(OSError):
             with open(f"{path}.new", "w", encoding="utf-8", errors="replace") as file:
                 json.dump(words._asdict(), file)
@@ -72,8 +72,8 @@ def heard(path: str) -> Words | None:
     """The words that a rank left, if it left any."""
     try:
         with open(path, encoding="utf-8") as file:
-            said = json.load(file)
-        return Words(bool(said["followed"]), str(said["text"]))
+            fields = json.load(file)
+        return Words(bool(fields["followed"]), str(fields["text"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -76,8 +76,8 @@ def claims_of(environ: Environ) -> list[Claim]:
 
 def completed(environ: Environ) -> Environ:
     """With RANK, WORLD_SIZE and MASTER_ADDR also where only the system that started the pod says them, in its words."""
-    found = {name: value for pod in _present(environ) for name, value in pod.values.items()}
-    return {**found, **environ} if found else environ
+    values = {name: value for pod in _present(environ) for name, value in pod.values.items()}
+    return {**values, **environ} if values else environ
 
 
 def _present(environ: Environ) -> list[Pod]:
@@ -86,14 +86,14 @@ def _present(environ: Environ) -> list[Pod]:
 
 
 def _pods(environ: Environ) -> list[Claim]:
-    found = []
+    claims = []
     for pod in _present(environ):
         claim = _claim({**environ, **pod.values}, LAUNCHERS[-1])
         assert claim is not None
         by = dataclasses.replace(claim.by, name=pod.system)
         alone = claim.size == 1  # else each is in a pod of its own
-        found.append(dataclasses.replace(claim, by=by, single_host=alone, named=f" ({pod.variables})"))
-    return found
+        claims.append(dataclasses.replace(claim, by=by, single_host=alone, named=f" ({pod.variables})"))
+    return claims
 
 
 def _claim(environ: Environ, by: Launcher) -> Claim | None:
@@ -159,7 +159,7 @@ def by_loopback(environ: Environ) -> bool | None:
     if not host:
         return True
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError:
         return None
-    return True if all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found) else None
+    return True if all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses) else None

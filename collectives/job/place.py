@@ -143,8 +143,8 @@ def ancestor(names: tuple[str, ...], pid: int) -> str:
         pid = int(fields[1])
     if not chain:  # /proc is not mounted
         return str(os.getppid() if names else pid)
-    found = [entry for entry in chain[1:] if entry[1].startswith(names)] if names else chain
-    number, _, started = (found or chain[1:] or chain)[0]
+    named = [entry for entry in chain[1:] if entry[1].startswith(names)] if names else chain
+    number, _, started = (named or chain[1:] or chain)[0]
     return f"{number}.{started}"
 
 
@@ -178,8 +178,8 @@ def _master(environ: Environ, me: Claim) -> str:
     if environ.get("MASTER_ADDR"):
         return environ["MASTER_ADDR"]
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
-    if me.by.name == "Slurm" and (found := re.match(r"([^\[,]+)(?:\[([^\],-]+))?", nodes)):
-        return found[1] + (found[2] or "")  # node[03-07,12] begins with node03
+    if me.by.name == "Slurm" and (match := re.match(r"([^\[,]+)(?:\[([^\],-]+))?", nodes)):
+        return match[1] + (match[2] or "")  # node[03-07,12] begins with node03
     raise ArgumentError(
         f"rank {me.rank} of {me.size} from {me.by.name}{me.named}: the ranks are not known to be on one machine, and "
         "rank 0's is not known: set MASTER_ADDR to its name on every rank, or call init(address='tcp:host:port')"
@@ -223,21 +223,21 @@ def parse_address(text: str) -> Meeting:
     kind, _, rest = text.partition(":")
     if kind == "unix" and rest.startswith("/"):
         return ("unix", rest)
-    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)(?:-(\d+))?", rest)
-    if kind == "tcp" and found:
-        first, last = int(found[3]), int(found[4] or found[3])
+    match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)(?:-(\d+))?", rest)
+    if kind == "tcp" and match:
+        first, last = int(match[3]), int(match[4] or match[3])
         if 0 < first <= last < 65536:
-            return ("tcp", found[1] or found[2], list(range(first, last + 1)))
+            return ("tcp", match[1] or match[2], list(range(first, last + 1)))
     raise ArgumentError(f"the address is {text!r}; accepted: unix:/path, tcp:host:port, tcp:host:first-last")
 
 
 def addresses_of(text: str) -> list[Address]:
     """All addresses of a text: unix:/path, tcp:host:port, tcp:host:first-last."""
-    found = parse_address(text.strip())
-    if found[0] == "unix":
-        return [("unix", str(found[1]))]
-    ports = found[2]  # type: ignore[misc]
-    return [("tcp", str(found[1]), port) for port in ([ports] if isinstance(ports, int) else ports)]
+    meeting = parse_address(text.strip())
+    if meeting[0] == "unix":
+        return [("unix", str(meeting[1]))]
+    ports = meeting[2]  # type: ignore[misc]
+    return [("tcp", str(meeting[1]), port) for port in ([ports] if isinstance(ports, int) else ports)]
 
 
 def show_meeting(meeting: Meeting) -> str:

@@ -61,7 +61,7 @@ def volcano(environ: Environ) -> Pod | None:
     github.com/volcano-sh/volcano, pkg/controllers/job/plugins/env/env.go and svc/svc.go
     """
     index = environ.get("VC_TASK_INDEX") or environ.get("VK_TASK_INDEX")
-    tasks = [found[1] for name in environ if (found := re.fullmatch(r"VC_(\w+)_NUM", name))]
+    tasks = [match[1] for name in environ if (match := re.fullmatch(r"VC_(\w+)_NUM", name))]
     if not index or len(tasks) != 1:
         return None
     values = {"RANK": index, "WORLD_SIZE": environ[f"VC_{tasks[0]}_NUM"]}
@@ -78,6 +78,6 @@ def pods(environ: Environ) -> Iterator[Pod]:
     if environ.get("RANK"):
         return
     for system in SYSTEMS:
-        found = system(environ)
-        if found is not None:
-            yield found
+        pod = system(environ)
+        if pod is not None:
+            yield pod

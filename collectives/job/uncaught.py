@@ -58,23 +58,23 @@ def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType 
             each.__traceback__ = _users(each.__traceback__)
     if isinstance(error, Error):
         trace = error.__traceback__
-        said = once(str(error), int(os.environ.get("HOCKET_RANK", "0")))
-        if said != str(error):
+        text = once(str(error), int(os.environ.get("HOCKET_RANK", "0")))
+        if text != str(error):
             frames = traceback.extract_tb(trace)[: -MOST_FRAMES - 1 : -1]
             here = " < ".join(f"{os.path.basename(each.filename)}:{each.lineno} in {each.name}" for each in frames)
             with contextlib.suppress(OSError, ValueError):  # a closed stderr
-                print(f"{kind.__module__}.{kind.__qualname__}: {said}, at {here}", file=sys.stderr)
+                print(f"{kind.__module__}.{kind.__qualname__}: {text}, at {here}", file=sys.stderr)
             return
     _before(kind, error, trace)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
     """An error, and those that it came from or during which it was raised."""
-    found = [error]
-    for each in found:
+    chain = [error]
+    for each in chain:
         inner = [more for more in (each.__cause__, each.__context__) if more is not None]
-        found += [more for more in inner if not any(more is known for known in found)]
-    return found
+        chain += [more for more in inner if not any(more is known for known in chain)]
+    return chain
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
@@ -86,7 +86,7 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
         if room != "hocket" or rest.partition(".")[0] in AS_USERS:
             kept.append(each)
         each = each.tb_next
-    found = None
+    rebuilt = None
     for each in reversed(kept):
-        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return found or trace
+        rebuilt = TracebackType(rebuilt, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return rebuilt or trace

@@ -171,17 +171,17 @@ class World:
 
         Collective over the ranks that take part in `exchange`.
         """
-        made = self.transports.get(name) or self._make(name)
-        if isinstance(made, str):
-            self.absent[name] = made
-            said = exchange(None)
-            mine: list[str | None] = [made] * self.size
+        transport = self.transports.get(name) or self._make(name)
+        if isinstance(transport, str):
+            self.absent[name] = transport
+            offers = exchange(None)
+            mine: list[str | None] = [transport] * self.size
         else:
             self.absent.pop(name, None)
-            self.transports[name] = made
-            said = exchange([made.offer(), *getattr(made, "traits", Traits())])
-            mine = made.reach([each and each[0] for each in said])
-        traits = next((Traits(*each[1:]) for each in said if each is not None), None)
+            self.transports[name] = transport
+            offers = exchange([transport.offer(), *getattr(transport, "traits", Traits())])
+            mine = transport.reach([each and each[0] for each in offers])
+        traits = next((Traits(*each[1:]) for each in offers if each is not None), None)
         if traits is not None:
             self.traits[name] = traits
         mine[self.rank] = None
@@ -194,8 +194,8 @@ class World:
         me = self.rank if seen_from is None else seen_from
         if name not in self.tables:
             return self.absent.get(name, f"no such transport; there are {', '.join(self.names)}")
-        here, there = self.tables[name][me][rank], self.tables[name][rank][me]
-        return here or (f"refused by rank {rank}: {there}" if there else None)
+        own, other = self.tables[name][me][rank], self.tables[name][rank][me]
+        return own or (f"refused by rank {rank}: {other}" if other else None)
 
     def transport(self, rank: int, forced: str | None = None, seen_from: int | None = None) -> str:
         """The transport used to `rank`: the first that reaches it, or the forced one."""
@@ -293,13 +293,13 @@ def _recorder(config: Config, rank: int, size: int, job: str) -> OwnRecorder | N
     """The rank's recorder, which traces if the environment says so.  None: HOCKET_RECORDER=0."""
     if not config.recorder:
         return None
-    made = OwnRecorder(of_process(), rank, size, job)
+    recorder = OwnRecorder(of_process(), rank, size, job)
     if config.trace:
         try:
-            made.trace(config.trace)
+            recorder.trace(config.trace)
         except OSError as why:
             log.warning("no trace in %s: %s", config.trace, why)
-    return made
+    return recorder
 
 
 def _agree(names: Sequence[Sequence[str]]) -> None:
@@ -307,12 +307,12 @@ def _agree(names: Sequence[Sequence[str]]) -> None:
     other = next((r for r, each in enumerate(names) if each != names[0]), None)
     if other is None:
         return
-    told = {r: f"transports {', '.join(each) or 'none'}" for r, each in enumerate(names)}
+    by_rank = {r: f"transports {', '.join(each) or 'none'}" for r, each in enumerate(names)}
     raise MismatchError(
         f"the ranks would use different transports: rank 0 {', '.join(names[0])}, rank {other} "
         f"{', '.join(names[other])}: HOCKET_TRANSPORT, init(transport=) and the installed packages with "
         "transports must be the same on every rank",
-        told,
+        by_rank,
     )
 
 
