@@ -34,11 +34,11 @@ def events(part: Recorded, most: int = MOST) -> list[Event]:
     """The last events of a rank, the oldest first.  Times are the kernel's, without what a time namespace adds."""
     ahead, rank = part.facts.timens_ns, part.facts.rank
     calls = {number: f"{what.text}{_at(what.site)}" for number, what in part.table.items()}
-    found = [
+    every = [
         Event(record[0] - ahead, rank, _text(calls, ring, *record[1:]))
         for ring in part.rings for record in ring.records[-most:].tolist()
     ]  # fmt: skip
-    return sorted(found, key=lambda each: each.ns)[-most:]
+    return sorted(every, key=lambda each: each.ns)[-most:]
 
 
 def _at(site: str) -> str:
@@ -49,27 +49,27 @@ def _text(
     calls: dict[int, str], ring: Ring, seq: int, what: int, nbytes: int, kind: int, peer: int, step: int, lane: int
 ) -> str:
     """A record without its time, in words."""
-    told = [NAMES.get(kind, f"kind {kind}")]
+    parts = [NAMES.get(kind, f"kind {kind}")]
     if ring.kind != "rank":
-        told.append(f"{ring.comm} {'tag ' if ring.kind == 'messages' else '#'}{seq}")
-    told.append(calls.get(what, ""))
+        parts.append(f"{ring.comm} {'tag ' if ring.kind == 'messages' else '#'}{seq}")
+    parts.append(calls.get(what, ""))
     if kind == Kind.FAIL:
-        told.append(f"code -{nbytes}")
+        parts.append(f"code -{nbytes}")
     elif kind in (Kind.MOVED, Kind.LONG_WAIT):
-        told.append(f"after {nbytes * 1e-6:.3f} ms")
+        parts.append(f"after {nbytes * 1e-6:.3f} ms")
     elif nbytes:
         took = f"took {nbytes * 1e-6:.3f} ms" if lane == SPAN else str(nbytes)
-        told.append(took if kind == Kind.MARK else f"{nbytes} bytes")
+        parts.append(took if kind == Kind.MARK else f"{nbytes} bytes")
     other = ring.world_rank(peer) if peer != NOBODY else None
-    told += [f"rank {other}"] if other is not None else []
-    told += [f"step {step}"] if step != NOBODY else []
-    return printable("  ".join(each for each in told if each))
+    parts += [f"rank {other}"] if other is not None else []
+    parts += [f"step {step}"] if step != NOBODY else []
+    return printable("  ".join(each for each in parts if each))
 
 
-def text(found: Sequence[Found], now: int | None = None) -> str:
+def text(processes: Sequence[Found], now: int | None = None) -> str:
     """The file: where each rank stands, then the last events of all.  `now`: the kernel's CLOCK_MONOTONIC, ns."""
     now = time.monotonic_ns() - clock_ahead() if now is None else now
-    parts = sorted(((part, each) for each in found for part in each.parts), key=lambda pair: pair[0].facts.rank)
+    parts = sorted(((part, each) for each in processes for part in each.parts), key=lambda pair: pair[0].facts.rank)
     lines = [f"hocket: what {len(parts)} ranks did last; seconds before {time.strftime('%Y-%m-%d %H:%M:%S')}"]
     for part, process in parts:
         facts = part.facts
@@ -113,8 +113,8 @@ def write(path: str, content: Callable[[], str]) -> None:
 def forget_old(base: str, kept: int = KEPT) -> None:
     """Remove all but the newest files of the folder."""
     with contextlib.suppress(OSError):
-        there: Iterable[os.DirEntry[str]] = list(os.scandir(base))
-        by_age = sorted(there, key=lambda each: each.stat(follow_symlinks=False).st_mtime, reverse=True)
+        entries: Iterable[os.DirEntry[str]] = list(os.scandir(base))
+        by_age = sorted(entries, key=lambda each: each.stat(follow_symlinks=False).st_mtime, reverse=True)
         for each in by_age[kept:]:
             with contextlib.suppress(OSError):
                 os.unlink(each.path)

@@ -29,10 +29,10 @@ LONGEST = 192
 def numbers(fd: int) -> dict[Link, int]:
     """What the kernel knows of a connection; nothing of what is no TCP socket."""
     with socket.socket(fileno=socket.dup(fd)) as same:
-        told = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LONGEST)
+        info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LONGEST)
     return {
-        number: struct.unpack_from(f"={kind}", told, at)[0]
-        for number, (kind, at) in PLACES.items() if at + struct.calcsize(kind) <= len(told)
+        number: struct.unpack_from(f"={kind}", info, at)[0]
+        for number, (kind, at) in PLACES.items() if at + struct.calcsize(kind) <= len(info)
     }  # fmt: skip
 
 
@@ -77,9 +77,9 @@ class Links:
                     seen += 1
         return seen
 
-    def _note(self, name: str, rank: int, found: dict[Link, int]) -> None:
+    def _note(self, name: str, rank: int, values: dict[Link, int]) -> None:
         own = self._own()
-        for number, value in found.items():
+        for number, value in values.items():
             if own is not None and self._last.get((name, rank, number)) != value:
                 self._last[name, rank, number] = value
                 own.put(Kind.LINK, name, value, rank, lane=number)

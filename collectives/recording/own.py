@@ -43,9 +43,9 @@ class OwnRecorder:
         self._own = self._ring(self._about)
 
     def _ring(self, about: dict[str, Any]) -> Writer | None:
-        told = {"rank": self.rank, "size": self.size, "job": self.job, **about}
+        facts = {"rank": self.rank, "size": self.size, "job": self.job, **about}
         traced = self.recorder.copy if self.traces else None
-        return (traced or self.recorder).ring(told) or self.recorder.ring(told)
+        return (traced or self.recorder).ring(facts) or self.recorder.ring(facts)
 
     def follow(
         self, queue: Queue, comm: str, kind: str, members: Sequence[int], priority: int = 0,
@@ -65,12 +65,12 @@ class OwnRecorder:
         Returns the folder: another one if this process records into it already, for another rank say.  Raises OSError
         where the file cannot be made.
         """
-        made = self.recorder.trace(folder)
+        traced = self.recorder.trace(folder)
         self.traces += 1
         if self.traces == 1:
             self._follow_again()
             self._links.start()
-        return os.path.dirname(os.readlink(f"/proc/self/fd/{made.fd}"))
+        return os.path.dirname(os.readlink(f"/proc/self/fd/{traced.fd}"))
 
     def untrace(self) -> None:
         """End what `trace` began: its file stays there."""

@@ -44,12 +44,12 @@ def recorders(job: str | None = None, among: Iterable[int] | None = None) -> lis
                 if link == memory.LINK or link.endswith(memory.TRACE_END):
                     about = os.stat(path)
                     holders.setdefault((about.st_dev, about.st_ino), []).append((pid, path))
-    found = [each for held in holders.values() if (each := _read(held, job)) is not None and each.parts]
-    traced = {(part.facts.job, part.facts.rank) for each in found for part in each.parts if part.facts.traced}
-    for each in found:  # of a rank that is traced now, the trace alone
+    processes = [each for held in holders.values() if (each := _read(held, job)) is not None and each.parts]
+    traced = {(part.facts.job, part.facts.rank) for each in processes for part in each.parts if part.facts.traced}
+    for each in processes:  # of a rank that is traced now, the trace alone
         old = [part for part in each.parts if not part.facts.traced and (part.facts.job, part.facts.rank) in traced]
         each.parts[:] = [part for part in each.parts if part not in old]
-    return [each for each in found if each.parts]
+    return [each for each in processes if each.parts]
 
 
 def _read(held: list[tuple[int, str]], job: str | None) -> Found | None:
@@ -61,9 +61,9 @@ def _read(held: list[tuple[int, str]], job: str | None) -> Found | None:
     return None
 
 
-def without_one(found: list[Found]) -> list[int]:
+def without_one(processes: list[Found]) -> list[int]:
     """Processes that have loaded hocket's engine, and whose recorder is not among these."""
-    seen, own = {each.pid for each in found}, os.getpid()
+    seen, own = {each.pid for each in processes}, os.getpid()
     unseen = []
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         with contextlib.suppress(OSError):
@@ -92,21 +92,21 @@ def _own_number(pid: int) -> int:
     return pid
 
 
-def described(found: Iterable[Found]) -> list[tuple[Recorded, str]]:
+def described(processes: Iterable[Found]) -> list[tuple[Recorded, str]]:
     """Each rank's part, with what its process does."""
-    every = [(part, process) for process in found for part in process.parts]
+    every = [(part, process) for process in processes for part in process.parts]
     return [(part, f"process {process.pid or part.facts.pid} is {process.state}") for part, process in every]
 
 
 def ancestors(pid: int, most: int = 8) -> list[int]:
     """The process that started this one, and so on: one of them may be the launcher."""
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError, IndexError, ValueError):
-        while len(found) < most and pid > 1:
+        while len(pids) < most and pid > 1:
             with open(f"/proc/{pid}/stat") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
-            found.append(pid)
-    return found
+            pids.append(pid)
+    return pids
 
 
 def state(pid: int) -> str:

@@ -114,9 +114,9 @@ cdef class Recorder:
         cdef hk_recorder* head = <hk_recorder*>self.base
         cdef bytes text = json.dumps(value, separators=(",", ":")).encode() + b"\n"
         cdef size_t room = head.texts_room - (0 if "shared" in value else LEAST_LEFT)
-        found = self.lines.get(text)
-        if found is not None:
-            return found
+        number = self.lines.get(text)
+        if number is not None:
+            return number
         if head.texts + len(text) > room:
             head.unnamed += 1
             if self.copy is not None:       # a trace has the same lines
@@ -220,11 +220,11 @@ cdef class Recorder:
         global _traces
         with _lock:
             if self.copy is None:
-                made = Recorder(memory.make_file(folder), traced=True)
+                copy = Recorder(memory.make_file(folder), traced=True)
                 for text in list(self.lines):
-                    made.line(json.loads(text))
-                (<hk_recorder*>made.base).unnamed = (<hk_recorder*>self.base).unnamed
-                self.copy, _traces = made, 0
+                    copy.line(json.loads(text))
+                (<hk_recorder*>copy.base).unnamed = (<hk_recorder*>self.base).unnamed
+                self.copy, _traces = copy, 0
             _traces += 1
             return self.copy
 

@@ -235,8 +235,8 @@ class Part:
 
 def _array(data: Any, dtype: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
     """A copy of `count` at this place; of fewer where the file has become shorter."""
-    found = bytes(data[at : at + count * dtype.itemsize])
-    return np.frombuffer(found[: len(found) - len(found) % dtype.itemsize], dtype)
+    content = bytes(data[at : at + count * dtype.itemsize])
+    return np.frombuffer(content[: len(content) - len(content) % dtype.itemsize], dtype)
 
 
 def _lines(data: Any, at: int, used: int) -> list[dict[str, Any]]:

@@ -40,8 +40,8 @@ class Standing(NamedTuple):
 def standings(part: Recorded, now: int | None = None) -> list[Standing]:
     """Of each of a rank's engines that made a call; the latest first.  `now`: CLOCK_MONOTONIC of that rank, ns."""
     now = ahead(part) if now is None else now
-    found = [standing for ring in part.rings if ring.kind != "rank" and (standing := _of(part, ring, now))]
-    return sorted(found, key=lambda each: (not each.inside, each.since))
+    every = [standing for ring in part.rings if ring.kind != "rank" and (standing := _of(part, ring, now))]
+    return sorted(every, key=lambda each: (not each.inside, each.since))
 
 
 def ahead(part: Recorded) -> int:
