@@ -9,7 +9,7 @@ cdef int open_news() except -1
 cdef void close_news() noexcept
 cdef void tell() noexcept nogil             # under the lock too
 cdef void before_sleep() noexcept nogil     # what is told from here on ends the sleep
-cdef bint after_sleep(bint told) noexcept nogil     # False: it was told what others have not seen yet, and `news` stays readable
+cdef bint after_sleep(bint heard) noexcept nogil    # False: it was told what others have not seen yet, and `news` stays readable
 cdef uint32_t before_nap() noexcept nogil   # the same for hocket's own threads: how often the bell has rung
 cdef void nap(uint32_t rung, uint64_t ns) noexcept nogil
 cdef void after_nap() noexcept nogil

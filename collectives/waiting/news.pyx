@@ -66,12 +66,12 @@ cdef void before_sleep() noexcept nogil:
     hk_fence()
 
 
-cdef bint after_sleep(bint told) noexcept nogil:
+cdef bint after_sleep(bint heard) noexcept nogil:
     cdef uint64_t many
     hk_add32(&sleepers, <uint32_t>-1)
-    if told and hk_load32(&sleepers):           # the others, one of which may be about to sleep, are to see it too
+    if heard and hk_load32(&sleepers):           # the others, one of which may be about to sleep, are to see it too
         return False
-    if told:
+    if heard:
         c_read(news, &many, sizeof(many))
     return True
 

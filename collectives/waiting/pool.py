@@ -118,14 +118,14 @@ class Pool:
         stand_back()
         while True:
             lead()
-            found = self._ended()
-            if found is None:
+            ended = self._ended()
+            if ended is None:
                 if self._ends():
                     return
                 self._look()
                 continue
-            found.carry_out()
-            del found  # or it, and its arrays, would live while this thread leads
+            ended.carry_out()
+            del ended  # or it, and its arrays, would live while this thread leads
             with self._changed:
                 if self._free >= FREE:  # others have come meanwhile
                     return

@@ -163,17 +163,17 @@ cdef inline int limited(Run* r, int rc) noexcept nogil:
 
 cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
     """The lock is held for the look alone: what may be driven is claimed, and driven without it."""
-    cdef bint found
+    cdef bint more
     pthread_mutex_lock(&lock)
     w.place += w.place < nqueued and queued[w.place] == w.engine        # else another has taken its place
-    found = w.place < nqueued and (queued[w.place].priority >= w.priority or may_follow(w, queued[w.place]))
-    if found:
+    more = w.place < nqueued and (queued[w.place].priority >= w.priority or may_follow(w, queued[w.place]))
+    if more:
         w.engine, w.priority = queued[w.place], queued[w.place].priority
         w.claimed = not hk_load32(&w.engine.claimed) and may_drive(w.engine, caller)
         if w.claimed:
             hk_store32(&w.engine.claimed, 1)
     pthread_mutex_unlock(&lock)
-    return found
+    return more
 
 
 cdef bint claim_beside(Core* e) noexcept nogil:
@@ -287,12 +287,12 @@ cdef void enlist(Core* e) noexcept nogil:
 
 cdef void unlist(Core* e) noexcept nogil:
     cdef uint32_t i
-    cdef bint found = False
+    cdef bint passed = False
     for i in range(nqueued):
-        if found:
+        if passed:
             queued[i - 1] = queued[i]
-        found |= queued[i] == e
-    if found:
+        passed |= queued[i] == e
+    if passed:
         hk_store32(&nqueued, nqueued - 1)
 
 

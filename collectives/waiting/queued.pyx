@@ -265,10 +265,10 @@ def wait_any(list works, double timeout):
 
 cdef Queued queue_run(Engine engine, Plan plan, char* src, char* dst, reduce_fn reduce, uint64_t limit, object keep):
     """A run of a plan that was run before; not queued yet."""
-    cdef Queued made = Queued.__new__(Queued)
-    made.ready(engine, plan, src, dst, limit, keep)
-    made.node.run.reduce = reduce
-    return made
+    cdef Queued queued = Queued.__new__(Queued)
+    queued.ready(engine, plan, src, dst, limit, keep)
+    queued.node.run.reduce = reduce
+    return queued
 
 
 cdef int reap_ended() except -1:
@@ -318,20 +318,20 @@ def unreceived(Engine engine):
     cdef Stash* m
     cdef int peer
     cdef size_t slot
-    found = {}
+    tags = {}
     memset(&none, 0, sizeof(none))
     if engine.driven or e.failed or e.aborted:
-        return found
+        return tags
     for peer in range(e.size):
         if e.rx[peer] == NULL:
             continue
         if e.rx[peer].ops.peek(e.rx[peer], &none, &v, 0) == 1:
-            found[peer] = v.tag & 0xffffffff
+            tags[peer] = v.tag & 0xffffffff
         for slot in range(TAG_SLOTS if e.aside[peer] != NULL else 0):
             m = e.aside[peer].first[slot]
             if m != NULL:
-                found[peer] = m.tag & 0xffffffff
-    return found
+                tags[peer] = m.tag & 0xffffffff
+    return tags
 
 
 def under_way(engine):

@@ -73,10 +73,10 @@ def drive(works: Sequence[Work], still: float) -> None:
 def _checked(works: Sequence[Work]) -> list[Work]:
     if isinstance(works, Work):
         raise ArgumentError("one Work is not a list of them: give [work], or call its own wait()")
-    found = list(works)
-    for work in found:
+    listed = list(works)
+    for work in listed:
         if not isinstance(work, Work):
             raise ArgumentError(f"a {type(work).__name__} is not a Work: calls with async_op=True return them")
-    if not found:
+    if not listed:
         raise ArgumentError("there is no work to wait for")
-    return found
+    return listed

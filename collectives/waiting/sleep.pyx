@@ -69,7 +69,7 @@ cdef uint64_t wait_step(hk_wait* w, hk_ladder* ladder, Core* mine, pollfd* fds, 
     cdef uint64_t waited
     cdef uint32_t* bell = NULL
     cdef int n
-    cdef bint told, looks
+    cdef bint heard, looks
     if not hk_wait_sleeps(w, ladder):
         return hk_wait_step(w, ladder, NULL, NULL, 0)
     news.before_sleep()
@@ -80,8 +80,8 @@ cdef uint64_t wait_step(hk_wait* w, hk_ladder* ladder, Core* mine, pollfd* fds, 
         fds[n].fd, fds[n].events, fds[n].revents = news.news, POLLIN, 0
         n += 1
     waited = hk_wait_step(w, ladder, bell, fds, n)
-    told = looks and fds[n - 1].revents != 0
-    w.told = not news.after_sleep(told)         # it would return at once: the next sleep, which is short, is without it
+    heard = looks and fds[n - 1].revents != 0
+    w.told = not news.after_sleep(heard)    # it would return at once: the next sleep, which is short, is without it
     if n == 0 and bell != NULL:
         pthread_mutex_lock(&progress.lock)
         news.slept_on = NULL
