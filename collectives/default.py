@@ -53,11 +53,11 @@ def _on_default(method: Callable[Concatenate[Communicator, P], R]) -> Callable[P
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return method(_thread.comm or _process or communicator(), *args, **kwargs)
 
-    made: Any = call
-    made.__module__, made.__qualname__ = "hocket", method.__name__
-    made.__doc__ = f"`Communicator.{method.__name__}` of the default communicator.\n\n    {method.__doc__}"
+    wrapper: Any = call
+    wrapper.__module__, wrapper.__qualname__ = "hocket", method.__name__
+    wrapper.__doc__ = f"`Communicator.{method.__name__}` of the default communicator.\n\n    {method.__doc__}"
     whole = inspect.signature(method)
-    made.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])  # without self
+    wrapper.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])  # without self
     return call
 
 

@@ -58,22 +58,22 @@ class Grid:
 
     def place(self, rank: int) -> tuple[int, ...]:
         """A rank's coordinates."""
-        rank, found = rank_in(self.comm.size, rank, "rank"), []
+        rank, coordinates = rank_in(self.comm.size, rank, "rank"), []
         for length in reversed(self.shape):
             rank, at = divmod(rank, length)
-            found.append(at)
-        return tuple(reversed(found))
+            coordinates.append(at)
+        return tuple(reversed(coordinates))
 
     def rank(self, *coordinates: int) -> int:
         """The rank at these coordinates.  A periodic axis closes to a ring; PROC_NULL where another one ends."""
         if len(coordinates) != len(self.shape):
             raise ArgumentError(f"coordinates {coordinates} must be {len(self.shape)}, one for each axis")
-        found = 0
+        rank = 0
         for at, length, ring in zip(wholes(coordinates, "coordinates"), self.shape, self.periodic, strict=True):
             if not ring and not 0 <= at < length:
                 return PROC_NULL
-            found = found * length + at % length
-        return found
+            rank = rank * length + at % length
+        return rank
 
     def shift(self, axis: int, steps: int = 1) -> tuple[int, int]:
         """The ranks `steps` before this one and after it, along an axis: from whom to receive, to whom to send.
@@ -143,6 +143,6 @@ class Grid:
         color = 0
         for axis, (at, length) in enumerate(zip(self.coordinates, self.shape, strict=True)):
             color = color if axis in axes else color * length + at
-        made = self.comm.split(color)
-        assert made is not None
-        return made
+        comm = self.comm.split(color)
+        assert comm is not None
+        return comm

@@ -28,8 +28,8 @@ def refusal(world: World, call: Call, how: Resolved) -> str | None:
         return "MPI cannot call a function or an expression as op; leave the choice of the algorithm to hocket"
     if not how.name:
         return None
-    found = reducing(call.model.dtype.name, _op(how))
-    return found.why or None
+    reduction = reducing(call.model.dtype.name, _op(how))
+    return reduction.why or None
 
 
 def offered(world: World, call: Call, how: Resolved) -> tuple[str, ...]:
@@ -47,8 +47,8 @@ def library_call(job: Any, comm: Any, call: Call, how: Resolved, rank: int, size
     MPI, per = job.mpi.MPI, 1
     words: dict[str, Any] = {"comm": comm.handle, "root": call.root}
     if how.name:
-        found = reducing(call.model.dtype.name, _op(how))
-        name, words["op"] = found.datatype, getattr(MPI, found.op).handle
+        reduction = reducing(call.model.dtype.name, _op(how))
+        name, words["op"] = reduction.datatype, getattr(MPI, reduction.op).handle
     else:
         name, per = moving(call.model.dtype.itemsize)
     words["type"] = getattr(MPI, name).handle
