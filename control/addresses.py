@@ -31,31 +31,31 @@ def private_directory(path: str) -> None:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError as why:
         raise TransportError(
             f"{path} cannot be made ({why.strerror}): set TMPDIR to a directory that you can write in"
         ) from None
     if is_private(path):
         return
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    mode = stat.S_IMODE(found.st_mode)
-    what = "a directory" if stat.S_ISDIR(found.st_mode) else "a link" if stat.S_ISLNK(found.st_mode) else "a file"
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    mode = stat.S_IMODE(status.st_mode)
+    what = "a directory" if stat.S_ISDIR(status.st_mode) else "a link" if stat.S_ISLNK(status.st_mode) else "a file"
     remove = "remove it, or set TMPDIR (or XDG_RUNTIME_DIR) to a directory of your own"
     mend = f"`chmod 700 {shlex.quote(path)}`" if ours else remove
     raise TransportError(
         f"{path} must be a directory of user {os.geteuid()} with mode 0700, not a link; it is {what} of user "
-        f"{found.st_uid} with mode {mode:04o}: {mend}"
+        f"{status.st_uid} with mode {mode:04o}: {mend}"
     )
 
 
 def is_private(path: str) -> bool:
     """Is it a directory that only this user can enter?"""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 def _listen(address: BindAddress) -> tuple[socket.socket, Address]:
@@ -63,11 +63,11 @@ def _listen(address: BindAddress) -> tuple[socket.socket, Address]:
         return _listen_unix(address[1])
     host, port = address[1], address[2]  # type: ignore[misc]
     family, place = resolve(host, 0)[0]
-    found = ipaddress.ip_address(place[0].partition("%")[0])
-    inner = getattr(found, "ipv4_mapped", None)
+    ip = ipaddress.ip_address(place[0].partition("%")[0])
+    inner = getattr(ip, "ipv4_mapped", None)
     if inner is not None:  # ::ffff:10.0.0.1 is an IPv4 address in IPv6's clothes
-        family, place, found = socket.AF_INET, (str(inner), 0), inner
-    if found.is_unspecified:
+        family, place, ip = socket.AF_INET, (str(inner), 0), inner
+    if ip.is_unspecified:
         raise ArgumentError("a listener binds one interface, never all: give its address (HOCKET_IFACE)")
     failed = TransportError(f"tcp:{host}: no port to listen on was given")
     ports = [port] if isinstance(port, int) else list(port)

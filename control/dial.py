@@ -95,9 +95,9 @@ def failure(ends: str, why: OSError, what: str) -> TransportError:
     number = why.errno or 0
     name = errno.errorcode.get(number, type(why).__name__)
     hint = f"; {HINTS[number]}" if number in HINTS else ""
-    found = TransportError(f"{ends}: {what}: {why.strerror or why} ({name}){hint}")
-    found.errno = number
-    return found
+    error = TransportError(f"{ends}: {what}: {why.strerror or why} ({name}){hint}")
+    error.errno = number
+    return error
 
 
 def peer_uid(sock: socket.socket) -> int:
@@ -108,10 +108,10 @@ def peer_uid(sock: socket.socket) -> int:
 def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, SocketAddress]]:
     """The IPv4 and IPv6 addresses of a host, in the system's order."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as why:
         raise TransportError(f"tcp:{host}:{port}: the host name is not known here ({why})") from None
-    return [(family, address) for family, _, _, _, address in found]  # type: ignore[misc]
+    return [(family, address) for family, _, _, _, address in entries]  # type: ignore[misc]
 
 
 def _open(address: Address, deadline: float, look: Callable[[], object]) -> socket.socket:

@@ -128,13 +128,13 @@ def _steps(end: tls.Tls, key: bytes, server: bool) -> Iterator[str]:
             pass  # the other side has ended the connection; what it said last tells why
     while True:
         try:
-            said = end.read()
+            proof = end.read()
             break
         except BlockingIOError:
             yield "read"
-    if not said:
+    if not proof:
         raise ConnectionResetError
-    if not hmac.compare_digest(said, proofs[not server]):
+    if not hmac.compare_digest(proof, proofs[not server]):
         raise TransportError("the other side has not proven this job's key: another job's, or somebody in between")
     if server:
         end.write(proofs[1])
@@ -198,13 +198,13 @@ class EncryptedSocket(socket.socket):
 
 def secured_dial(sock: socket.socket, key: bytes, timeout: float) -> socket.socket:
     """A dialled control connection, encrypted."""
-    made = EncryptedSocket(sock)
+    encrypted = EncryptedSocket(sock)
     try:
-        made.end = secure(made, key, timeout)
+        encrypted.end = secure(encrypted, key, timeout)
     except BaseException:
-        made.close()
+        encrypted.close()
         raise
-    return made
+    return encrypted
 
 
 def secure_accepted(
@@ -212,13 +212,13 @@ def secure_accepted(
     failed: Callable[[str], object],
 ) -> None:  # fmt: skip
     """An accepted control connection: `done` with the encrypted one."""
-    made = EncryptedSocket(sock)
+    encrypted = EncryptedSocket(sock)
 
     def ready(end: tls.Tls) -> None:
-        made.end = end
-        done(made)
+        encrypted.end = end
+        done(encrypted)
 
-    Securing(reactor, made, key, ready, failed)
+    Securing(reactor, encrypted, key, ready, failed)
 
 
 def _failed(why: OSError) -> str:

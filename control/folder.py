@@ -40,9 +40,9 @@ class FolderStore:
                 os.link(name, self._at(key))
         finally:
             os.unlink(name)
-        found = self.get(key)
-        assert found is not None
-        return found
+        kept = self.get(key)
+        assert kept is not None
+        return kept
 
     def _at(self, key: str) -> str:
         return os.path.join(self.path, key.replace("%", "%25").replace("/", "%2F"))

@@ -108,8 +108,8 @@ def where(name: object) -> Where:
     """A socket's name, as both ends of a connection see it."""
     if not isinstance(name, tuple):
         return NOWHERE
-    found = ipaddress.ip_address(str(name[0]).partition("%")[0])
-    packed = found.packed if found.version == 6 else ipaddress.ip_address(f"::ffff:{found}").packed
+    ip = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    packed = ip.packed if ip.version == 6 else ipaddress.ip_address(f"::ffff:{ip}").packed
     return packed, int(name[1])
 
 
@@ -154,8 +154,8 @@ class Client(_Side):
     def __init__(self, key: bytes, hello: Hello, place: Where = NOWHERE) -> None:
         super().__init__(key, NONCE + PROOF)
         self.hello = hello
-        said = hello.pack(secrets.token_bytes(NONCE), place)
-        self.start = said + prove(key, b"hello", said)
+        greeting = hello.pack(secrets.token_bytes(NONCE), place)
+        self.start = greeting + prove(key, b"hello", greeting)
 
     def _frame_in(self, frame: bytes) -> bytes:
         transcript, proof = self.start + frame[:NONCE], frame[NONCE:]
@@ -191,13 +191,13 @@ class Server(_Side):
         return b""
 
     def _greeted(self, frame: bytes) -> bytes:
-        said, proof = frame[: HELLO.size], frame[HELLO.size :]
-        check(said)
-        if not hmac.compare_digest(proof, prove(self._key, b"hello", said)):
+        greeting, proof = frame[: HELLO.size], frame[HELLO.size :]
+        check(greeting)
+        if not hmac.compare_digest(proof, prove(self._key, b"hello", greeting)):
             stranger = AuthError("the client does not hold this job's key")
             stranger.reply = STRANGER
             raise stranger
-        claim, place, self.nonce = unpack(said)
+        claim, place, self.nonce = unpack(greeting)
         nonce = secrets.token_bytes(NONCE)
         transcript = frame + nonce
         target, epoch, here = self._me
@@ -223,7 +223,7 @@ class Connection(socket.socket):
         """Takes the descriptor over from `sock`."""
         assert side.hello is not None
         timeout = sock.gettimeout()
-        made = cls(sock.family, sock.type, sock.proto, sock.detach())
-        made.settimeout(timeout)
-        made.hello, made.key, made.dialled = side.hello, side.session, isinstance(side, Client)
-        return made
+        connection = cls(sock.family, sock.type, sock.proto, sock.detach())
+        connection.settimeout(timeout)
+        connection.hello, connection.key, connection.dialled = side.hello, side.session, isinstance(side, Client)
+        return connection

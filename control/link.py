@@ -205,7 +205,7 @@ class Link:
             self._reactor.guard(lambda m=message: self.on_message(m))  # type: ignore[misc]
 
     def _end(self, how: str) -> None:
-        told, self._open = not self._open, False
+        closed, self._open = not self._open, False
         self._reactor.remove(self._sock, close=True)
-        if not told:
+        if not closed:
             self.on_end(how)

@@ -133,16 +133,16 @@ class Meet:
         """Where the ranks meet, and beside it, if that can be."""
         if not self.also:
             return [self._first_free(links)]
-        found = []
+        listeners = []
         for take in (self._first_free, self._beside):
             try:
-                found.append(take(links))
+                listeners.append(take(links))
             except TransportError as why:
                 failed = why
                 log.info("the ranks do not meet there: %s", why)
-        if not found:
+        if not listeners:
             raise failed
-        return found
+        return listeners
 
     def _beside(self, links: Links) -> Listener:
         failed = TransportError("the rendezvous address has no port")
@@ -157,10 +157,10 @@ class Meet:
         """Take the first free candidate; while all are taken (a former job may be leaving) go round."""
         for address in itertools.cycle(self.candidates):
             try:
-                found = Listener(self.reactor, address, self.who.key, self.taker(links))
+                listener = Listener(self.reactor, address, self.who.key, self.taker(links))
                 if address != self.candidates[0]:
                     log.info("%s is taken, so the ranks meet at %s", show(self.candidates[0]), show(address))
-                return found
+                return listener
             except TransportError as why:
                 self._look_for_double(address, why)
                 if why.errno != errno.EADDRINUSE or time.monotonic() > self.deadline:
@@ -183,7 +183,7 @@ class Meet:
                 key = encryption.connection_key(sock.key, PURPOSE, hello.rank, 0)
                 known = dataclasses.replace(hello, purpose=PURPOSE)
                 encryption.secure_accepted(
-                    self.reactor, sock, key, lambda made: links.take(made, known),
+                    self.reactor, sock, key, lambda encrypted: links.take(encrypted, known),
                     lambda why: log.warning("hocket: rank %d came to the rendezvous: %s", hello.rank, why),
                 )  # fmt: skip
 

@@ -38,12 +38,12 @@ def read_file(path: str) -> bytes:
     except OSError as why:
         raise ValueError(f"cannot be opened ({why.strerror})") from None
     with open(number, "rb") as file:
-        found, link = os.fstat(number), os.lstat(path)
-        own = found.st_uid == os.geteuid() and not found.st_mode & 0o077 and os.path.samestat(found, link)
-        mounted = _from_root(found) and _from_root(link) and bool(os.fstatvfs(number).f_flag & os.ST_RDONLY)
-        if not stat.S_ISREG(found.st_mode) or not (own or mounted):
+        status, link = os.fstat(number), os.lstat(path)
+        own = status.st_uid == os.geteuid() and not status.st_mode & 0o077 and os.path.samestat(status, link)
+        mounted = _from_root(status) and _from_root(link) and bool(os.fstatvfs(number).f_flag & os.ST_RDONLY)
+        if not stat.S_ISREG(status.st_mode) or not (own or mounted):
             what = "a link to a file that" if stat.S_ISLNK(link.st_mode) else "a file that"
-            raise ValueError(f"{what} has mode {stat.S_IMODE(found.st_mode):04o} and belongs to user {found.st_uid}")
+            raise ValueError(f"{what} has mode {stat.S_IMODE(status.st_mode):04o} and belongs to user {status.st_uid}")
         text = file.read(65536).strip()
     return key(text)
 
@@ -105,5 +105,5 @@ def forget(name: str) -> None:
             entries = file.read()
         with open("/proc/self/stat", "rb") as file:
             start = int(file.read().rpartition(b")")[2].split()[47])  # env_start
-        for found in re.finditer(rb"(?:^|\0)(" + os.fsencode(name) + rb"=)([^\0]+)", entries):
-            ctypes.memset(start + found.start(2), ord("*"), len(found[2]))
+        for match in re.finditer(rb"(?:^|\0)(" + os.fsencode(name) + rb"=)([^\0]+)", entries):
+            ctypes.memset(start + match.start(2), ord("*"), len(match[2]))

@@ -83,32 +83,32 @@ class MeetAtStore(Meet):
         self.here, self.host = here, here.host
 
     def listen(self, links: Links) -> list[Listener]:
-        key, here, found = self.who.key, self.here, list[Listener]()
+        key, here, listeners = self.who.key, self.here, list[Listener]()
         assert key is not None
         places: list[BindAddress] = [("unix", here.path), ("tcp", here.host, here.ports or [0])]
         try:
             for address in places:
                 try:
-                    found.append(Listener(self.reactor, address, key, self.taker(links)))
+                    listeners.append(Listener(self.reactor, address, key, self.taker(links)))
                 except TransportError as why:
                     if address[0] != "unix":
                         raise
                     log.info("the ranks of this host meet over TCP: %s", why)
         except BaseException:
-            for each in found:
+            for each in listeners:
                 each.close()
             raise
         shown = None if self.given else key.hex()
-        note = {"job": self.who.job, "key": shown, "addresses": [each.address for each in found]}
+        note = {"job": self.who.job, "key": shown, "addresses": [each.address for each in listeners]}
         self.store.set(NOTE, json.dumps(note))
-        return found
+        return listeners
 
     def addresses(self) -> list[Address]:
         """What the store says now."""
         try:
             note = json.loads(self.store.get(NOTE) or "{}")
             job, drawn = str(note["job"]), bytes.fromhex(note["key"] or "")
-            found = [_address(*each) for each in note["addresses"]]
+            addresses = [_address(*each) for each in note["addresses"]]
         except (ValueError, KeyError, TypeError):
             return []
         if bool(drawn) == (self.given is not None):
@@ -116,8 +116,8 @@ class MeetAtStore(Meet):
             return []
         self.doubted = 0.0
         self.who = self.who._replace(job=job, key=self.given or drawn)
-        self.host = next((each[1] for each in found if each[0] == "tcp"), self.host)
-        return found
+        self.host = next((each[1] for each in addresses if each[0] == "tcp"), self.host)
+        return addresses
 
     def _doubt(self) -> None:
         """AuthError if the note has a key and this rank a secret, or neither; after a while, as the note may be old."""

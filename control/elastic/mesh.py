@@ -123,8 +123,8 @@ class Mesh:
 
         self.reactor.soon(begin)
         with self._changed:
-            made: Made | None = None
-            while not number or (made := generation.outcome(number)) is None:
+            outcome: Made | None = None
+            while not number or (outcome := generation.outcome(number)) is None:
                 now = time.monotonic()
                 if now >= deadline or self.reactor.dead or self.now is not generation:
                     return None
@@ -134,7 +134,7 @@ class Mesh:
                     self.reactor.soon(lambda: self._call_late(number, call))
                     due = now + AGAIN[1]
                 self._changed.wait(min(due, deadline) - now)
-        return made
+        return outcome
 
     def missing(self, of_round: bool = False) -> list[str]:
         """For whom this rank, or the one that leads the agreement, waits: uids."""
@@ -378,11 +378,11 @@ class Mesh:
         def ask() -> None:
             wanted = ",".join(map(str, claim.members))
             try:
-                said = self.own.store.first(f"hocket/{self.own.job}/{claim.generation}", wanted)
+                answer = self.own.store.first(f"hocket/{self.own.job}/{claim.generation}", wanted)
             except Exception as why:
                 log.warning("hocket: the store does not say which half of the job goes on: %s", why)
                 return
-            text = said.decode() if isinstance(said, bytes) else str(said)
+            text = answer.decode() if isinstance(answer, bytes) else str(answer)
             granted = tuple(int(each) for each in text.split(","))
             self.reactor.soon(lambda: self._granted(claim.generation, granted))
 

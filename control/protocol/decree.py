@@ -92,8 +92,8 @@ class Decree:
         gone = self.dead | self.away
         own = (*self.call.without, *self.call.late) if self.call else ()
         excluded = {*own, *(r for by, ranks in self._excludes.items() if by not in gone for r in ranks)}
-        there = [rank for rank in self.members if rank not in gone]
-        return min([rank for rank in there if rank not in excluded] or there, default=None)
+        present = [rank for rank in self.members if rank not in gone]
+        return min([rank for rank in present if rank not in excluded] or present, default=None)
 
     def take(self, by: int, message: Any, generation: int | None = None) -> list[Send | Claim]:
         """`generation`: the message's; None for what this process says itself."""

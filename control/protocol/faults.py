@@ -95,11 +95,11 @@ class Faults:
         for rank, other in same.items():
             yield from self.answer(rank, Answer(call.comm, other.account or NO_ANSWER))
 
-    def answer(self, rank: int, said: Answer) -> Instructions:
+    def answer(self, rank: int, answer: Answer) -> Instructions:
         """What a rank was doing when it was stopped; the first answer counts."""
-        case = self._cases.get(said.comm)
-        if case is not None and said.account:
-            case.accounts.setdefault(rank, said.account)
+        case = self._cases.get(answer.comm)
+        if case is not None and answer.account:
+            case.accounts.setdefault(rank, answer.account)
             yield from self._settle(case)
 
     def lose(self) -> Instructions:

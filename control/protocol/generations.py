@@ -131,10 +131,10 @@ class Generation:
         """The first after all that this process knows to be over."""
         return self.last[0] + 1 if self.last is not None else 1
 
-    def over(self, number: int, made: Made) -> None:
+    def over(self, number: int, outcome: Made) -> None:
         """This round is."""
         if self.last is None or number > self.last[0]:
-            self.last = number, made
+            self.last = number, outcome
 
     def outcome(self, number: int) -> Made | None:
         """Who came to this round; of one that is long over, to the latest.  None: it is not over."""
@@ -150,11 +150,12 @@ class Generation:
 
     def next(self, me: str) -> Generation:
         """What was decided."""
-        made = self.decree.made
-        assert made is not None
-        newcomers = [seat_of(name) for name in made.newcomers]
-        seats = [*(self.seats[rank] for rank in made.members), *newcomers]
-        return Generation(self.number + 1, seats, me, (*made.infos, *(seat.info for seat in newcomers)), made.lost)
+        outcome = self.decree.made
+        assert outcome is not None
+        newcomers = [seat_of(name) for name in outcome.newcomers]
+        seats = [*(self.seats[rank] for rank in outcome.members), *newcomers]
+        infos = (*outcome.infos, *(seat.info for seat in newcomers))
+        return Generation(self.number + 1, seats, me, infos, outcome.lost)
 
 
 class Generations:
@@ -190,9 +191,9 @@ class Generations:
         """This process comes to a round, and tells all; or it does not wait for some of them any more (`call.late`)."""
         round_ = self.now.rounds.get(number)
         first = round_ is None or round_.call is None
-        found = self._take(self.now, self.me, call, round_=number)
+        instructions = self._take(self.now, self.me, call, round_=number)
         here = Says(self.now.number, pack(of.Here()), number)
-        return found + [To(seat.uid, here) for seat in self.now.seats if first and seat.uid != self.me]
+        return instructions + [To(seat.uid, here) for seat in self.now.seats if first and seat.uid != self.me]
 
     def call(self, call: of.Call) -> list[To | Claim]:
         return self._take(self.now, self.me, call)
@@ -206,9 +207,9 @@ class Generations:
     def linked(self, uid: str) -> list[To | Claim]:
         """There is a connection to this process: what may have been lost is said again, also of what is decided."""
         self.away.discard(uid)
-        found = self._about(uid, of.Back)
-        found += [To(uid, Waits(seat)) for seat in self.lobby.values()]
-        return found
+        instructions = self._about(uid, of.Back)
+        instructions += [To(uid, Waits(seat)) for seat in self.lobby.values()]
+        return instructions
 
     def unlinked(self, uid: str) -> list[To | Claim]:
         self.away.add(uid)
@@ -219,24 +220,25 @@ class Generations:
         if uid in self.gone or uid == self.me:
             return []
         self.gone[uid] = left
-        found = self._about(uid, lambda rank: of.Proven(rank, left))
+        instructions = self._about(uid, lambda rank: of.Proven(rank, left))
         host = next((seat.host for seat in self.now.seats if seat.uid == uid), "")
-        return found + [To(seat.uid, Dead(uid)) for seat in self.others() if tell and not left and seat.host != host]
+        others = [seat for seat in self.others() if tell and not left and seat.host != host]
+        return instructions + [To(seat.uid, Dead(uid)) for seat in others]
 
     def waits(self, seat: Seat, tell: bool = True) -> list[To | Claim]:
         """A newcomer.  `tell`: it waits here, so the others are to know."""
         if seat.uid in self.now.ranks or seat.uid in self.lobby:
             return []
         self.lobby[seat.uid] = seat
-        found = self._take(self.now, self.me, of.Newcomer(name_of(seat)))
-        return found + [To(each.uid, Waits(seat)) for each in self.others() if tell]
+        instructions = self._take(self.now, self.me, of.Newcomer(name_of(seat)))
+        return instructions + [To(each.uid, Waits(seat)) for each in self.others() if tell]
 
     def gave(self, uid: str, tell: bool = True) -> list[To | Claim]:
         seat = self.lobby.pop(uid, None)
         if seat is None:
             return []
-        found = self._take(self.now, self.me, of.Withdrawn(name_of(seat)))
-        return found + [To(each.uid, Gave(uid)) for each in self.others() if tell]
+        instructions = self._take(self.now, self.me, of.Withdrawn(name_of(seat)))
+        return instructions + [To(each.uid, Gave(uid)) for each in self.others() if tell]
 
     def hear(self, by: str, packed: dict[str, Any]) -> list[To | Claim]:
         """Another process's message.  Raises Malformed."""
@@ -251,64 +253,64 @@ class Generations:
             return self.waits(message.seat, tell=False)
         return self.gave(message.uid, tell=False)
 
-    def _hear(self, by: str, said: Says) -> list[To | Claim]:
-        if said.generation > self.now.number:
+    def _hear(self, by: str, message: Says) -> list[To | Claim]:
+        if message.generation > self.now.number:
             if len(self._early) < EARLY:
-                self._early.append((by, said))
+                self._early.append((by, message))
             return []
-        generation = self.past.get(said.generation, self.now)
-        if generation.number != said.generation or by not in generation.ranks:
+        generation = self.past.get(message.generation, self.now)
+        if generation.number != message.generation or by not in generation.ranks:
             return []  # fencing
-        return self._take(generation, by, unpack(said.word, WORDS), said.generation, said.round)
+        return self._take(generation, by, unpack(message.word, WORDS), message.generation, message.round)
 
     # --- one agreement, and the next
 
     def _about(self, uid: str, event: Any) -> list[To | Claim]:
         """Agreements that are over hear it too: who leads one then tells what was decided."""
-        found: list[To | Claim] = []
+        instructions: list[To | Claim] = []
         for each in [*self.past.values(), self.now]:
             for number in [0, *each.rounds] if uid in each.ranks else []:
-                found += self._take(each, self.me, event(each.ranks[uid]), round_=number)
-        return found
+                instructions += self._take(each, self.me, event(each.ranks[uid]), round_=number)
+        return instructions
 
     def _take(
         self, generation: Generation, by: str, message: Any, number: int | None = None, round_: int = 0
     ) -> list[To | Claim]:
         if generation.rank is None or 0 < round_ <= max(generation.rounds, default=0) - HISTORY:
             return []
-        found: list[To | Claim] = []
+        instructions: list[To | Claim] = []
         if round_ and round_ not in generation.rounds:
-            found += self._begin_round(generation, round_)
+            instructions += self._begin_round(generation, round_)
         agreement = generation.of(round_)
         mine = deque(agreement.take(generation.ranks[by], message, number))
         same: tuple[type, Any, Says] | None = None  # what goes to several members is one object, and encoded once
         while mine:
             each = mine.popleft()
             if isinstance(each, of.Claim):
-                found += [Claim(*each)] if not round_ else []
+                instructions += [Claim(*each)] if not round_ else []
             elif each.rank == generation.rank:
                 mine += agreement.take(each.rank, each.message, each.generation)
             else:
                 what = each.message
                 if same is None or same[:2] != (type(what), what) or same[2].generation != each.generation:
                     same = type(what), what, Says(each.generation, pack(what), round_)
-                found.append(To(generation.seats[each.rank].uid, same[2]))
+                instructions.append(To(generation.seats[each.rank].uid, same[2]))
         if round_ and agreement.made is not None:
             generation.over(round_, agreement.made)
         if generation is self.now and generation.decree.made is not None:
-            found += self._go_on()
-        return found
+            instructions += self._go_on()
+        return instructions
 
     def _begin_round(self, generation: Generation, number: int) -> list[To | Claim]:
         """What is known of members is known in it."""
         generation.of(number)
-        found: list[To | Claim] = []
+        instructions: list[To | Claim] = []
         for uid, rank in generation.ranks.items():
             if uid in self.gone:
-                found += self._take(generation, self.me, of.Proven(rank, self.gone[uid]), round_=number)
+                instructions += self._take(generation, self.me, of.Proven(rank, self.gone[uid]), round_=number)
             elif uid in self.away:
-                found += self._take(generation, self.me, of.Away(rank), round_=number)
-        return found
+                instructions += self._take(generation, self.me, of.Away(rank), round_=number)
+        return instructions
 
     def _go_on(self) -> list[To | Claim]:
         """The next generation begins: what is known already is known in it."""
@@ -319,18 +321,18 @@ class Generations:
             self.lobby.pop(uid, None)
         if now.rank is None:
             return []
-        found: list[To | Claim] = []
+        instructions: list[To | Claim] = []
         for uid in [*now.ranks]:
             if uid in self.gone:
-                found += self._take(now, self.me, of.Proven(now.ranks[uid], self.gone[uid]))
+                instructions += self._take(now, self.me, of.Proven(now.ranks[uid], self.gone[uid]))
             elif uid in self.away:
-                found += self._take(now, self.me, of.Away(now.ranks[uid]))
+                instructions += self._take(now, self.me, of.Away(now.ranks[uid]))
         for seat in self.lobby.values():
-            found += self._take(now, self.me, of.Newcomer(name_of(seat)))
+            instructions += self._take(now, self.me, of.Newcomer(name_of(seat)))
         early, self._early = self._early, []
-        for by, said in early:
-            found += self._hear(by, said)
-        return found
+        for by, message in early:
+            instructions += self._hear(by, message)
+        return instructions
 
 
 def name_of(seat: Seat) -> str:
@@ -341,7 +343,7 @@ def name_of(seat: Seat) -> str:
 def seat_of(name: str) -> Seat:
     """Raises Malformed."""
     try:
-        found: Seat = checked(Seat, json.loads(name), "newcomer")
+        seat: Seat = checked(Seat, json.loads(name), "newcomer")
     except ValueError as why:
         raise Malformed(f"newcomer: {why}") from None
-    return found
+    return seat
