@@ -89,9 +89,9 @@ class Flat:
 
     def vector(self) -> Array:
         """All arrays, in a new vector."""
-        made = np.empty(self.size, self.dtype)
-        self.read([*self.arrays], made)
-        return made
+        vector = np.empty(self.size, self.dtype)
+        self.read([*self.arrays], vector)
+        return vector
 
 
 def flat(arrays: Any) -> Flat:

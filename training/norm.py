@@ -27,8 +27,8 @@ def norm(vector: Array, comm: Any = None) -> float:
     True
     """
     largest = float(np.abs(vector).max()) if vector.size else 0.0
-    told = np.array([largest, vector.size])
-    top, count = told if comm is None else _first_and_total(comm, told)
+    pair = np.array([largest, vector.size])
+    top, count = pair if comm is None else _first_and_total(comm, pair)
     if not 0 < top < math.inf:
         return float(top)
     _, exponent = math.frexp(top)
@@ -39,9 +39,9 @@ def norm(vector: Array, comm: Any = None) -> float:
     return math.ldexp(math.sqrt(float(sums[0] + sums[1])), exponent)
 
 
-def _first_and_total(comm: Any, told: Array) -> Array:
+def _first_and_total(comm: Any, pair: Array) -> Array:
     """The largest first number (NaN if one is), the sum of the second ones."""
-    every = comm.allgather(told[None])
+    every = comm.allgather(pair[None])
     return np.array([every[:, 0].max(), every[:, 1].sum()])
 
 
@@ -49,15 +49,15 @@ def _sums(vector: Array, exponent: int, bits: int) -> Array:
     """The exact sums of both parts of the squares, of elements below 1 after scaling."""
     coarse = 1.5 * 2.0**bits
     fine = coarse * 2.0 ** (bits - 53)
-    found = np.zeros(2)
+    sums = np.zeros(2)
     for one in chunks(vector):
         square = np.ldexp(vector[one].astype(np.float64), -exponent)
         square *= square
         part = square + coarse
         part -= coarse
-        found[0] += part.sum()
+        sums[0] += part.sum()
         square -= part
         square += fine
         square -= fine
-        found[1] += square.sum()
-    return found
+        sums[1] += square.sum()
+    return sums

@@ -15,21 +15,21 @@ def fused(ready: Sequence[Request], threshold: int) -> list[list[Request]]:
 
     Each group stands where its first one stood.
     """
-    made: list[list[Request]] = []
+    groups: list[list[Request]] = []
     room: dict[tuple[object, ...], tuple[list[Request], int]] = {}
     for request in ready:
         key = _key(request)
         nbytes = request.nbytes
         if key is None or nbytes >= min(ALONE, threshold):
-            made.append([request])
+            groups.append([request])
             continue
         group, filled = room.get(key, ([], 0))
         if not group or filled + nbytes > threshold:
             group, filled = [], 0
-            made.append(group)
+            groups.append(group)
         group.append(request)
         room[key] = group, filled + nbytes
-    return made
+    return groups
 
 
 def _key(request: Request) -> tuple[object, ...] | None:

@@ -91,20 +91,20 @@ class Member:
 
         Raises ArgumentError if the name is under way; after a failure its error.
         """
-        made = Pending(request, payload, self.flush, self._errors.turned)
+        pending = Pending(request, payload, self.flush, self._errors.turned)
         with self._lock:
             self._usable()
             if request.name in self.pending:
                 raise ArgumentError(
                     f"{request.name!r} was submitted before and is still under way: wait for its handle first, or give "
                     "each tensor a name of its own")
-            self.pending[request.name] = made
+            self.pending[request.name] = pending
             self._outbox.append(request)
         if self.watcher.on:
             self.watcher.begin(request.name, f"NEGOTIATE_{request.kind.upper()}")
         if not waits and not self._noted.is_set():
             self._noted.set()
-        return made
+        return pending
 
     def name(self, kind: str) -> str:
         """For a tensor without one: they are counted, so all ranks submit these in one order.  After join(), before
@@ -118,9 +118,9 @@ class Member:
             self._usable()
             if self._join is not None:
                 raise ArgumentError("join() was called before and is still under way")
-            made = self._join = Pending(Request("join", "join"), None, self.flush, self._errors.turned)
+            pending = self._join = Pending(Request("join", "join"), None, self.flush, self._errors.turned)
             self._outbox.append(JOIN)
-        return made
+        return pending
 
     def flush(self, waits: Pending | None = None) -> None:
         """Tell rank 0 of what was noted.  `waits`: what the caller waits for."""
@@ -211,7 +211,7 @@ class Member:
                 self._wake.get()
             else:
                 try:
-                    self._orders.extend(from_plain_order(told, self._numbers.read) for told in receiver.next(0)[1])
+                    self._orders.extend(from_plain_order(plain, self._numbers.read) for plain in receiver.next(0)[1])
                 except BaseException as error:
                     self.fail(error)
             self._carry_out_all()
@@ -221,8 +221,8 @@ class Member:
         if not self._orders:
             return
         names = [name for order in list(self._orders) for name in order.names]
-        there = [self.pending.get(name) for name in names]
-        if sum(each.request.nbytes for each in there if each is not None) <= SMALL:
+        pending = [self.pending.get(name) for name in names]
+        if sum(each.request.nbytes for each in pending if each is not None) <= SMALL:
             self._carry_out_all()
         else:
             self._wake.put(None)
@@ -287,8 +287,8 @@ class Member:
         if self.watcher.on:
             self.watcher.end(each.request.name)
         with self._lock:
-            there = self.pending.pop(each.request.name, None)
-        if there is not None:  # else fail() has ended it
+            pending = self.pending.pop(each.request.name, None)
+        if pending is not None:  # else fail() has ended it
             each.finish(result, error)
 
     # --- its parts
@@ -314,6 +314,6 @@ class Member:
 
 def _control(comm: Communicator) -> Communicator:
     """A communicator for messages that come when they come."""
-    made = comm.dup(idle=True)
-    made.set_timeout(EVER)
-    return made
+    control = comm.dup(idle=True)
+    control.set_timeout(EVER)
+    return control

@@ -29,14 +29,14 @@ class Order(NamedTuple):
         """As JSON takes it.  `refs`: its names, or their numbers."""
         if self.what == RUN and not self.counts and not self.like:
             return refs
-        told = [self.what, refs, self.counts, [each.plain() for each in self.like], self.error, self.kind, self.calls]
-        return ["!", *told]
+        fields = [self.what, refs, self.counts, [each.plain() for each in self.like], self.error, self.kind, self.calls]
+        return ["!", *fields]
 
 
-def from_plain_order(told: list[Any], names: Any) -> Order:
+def from_plain_order(plain: list[Any], names: Any) -> Order:
     """What `plain` made.  `names`: makes names of `refs`."""
-    if told[0] != "!":
-        return Order(RUN, names(told))
-    _, what, refs, counts, like, error, kind, calls = told
-    made = tuple(from_plain(each) for each in like)
-    return Order(what, names(refs), tuple(counts), made, error, kind, tuple((r, text) for r, text in calls))
+    if plain[0] != "!":
+        return Order(RUN, names(plain))
+    _, what, refs, counts, like, error, kind, calls = plain
+    requests = tuple(from_plain(each) for each in like)
+    return Order(what, names(refs), tuple(counts), requests, error, kind, tuple((r, text) for r, text in calls))

@@ -48,14 +48,14 @@ class Request(NamedTuple):
         """The call, for people."""
         tensors = ", ".join(f"{part.dtype}{list(part.shape)}" for part in self.parts[:3])
         more = f", ... ({len(self.parts)} tensors)" if len(self.parts) > 3 else ""
-        told = [tensors + more] if tensors else []
-        told += [f"op={self.op!r}"] if self.op else []
-        told += [f"root_rank={self.root}"] if self.root >= 0 else []
-        told += [f"prescale_factor={self.prescale:g}"] if self.prescale != 1 else []
-        told += [f"postscale_factor={self.postscale:g}"] if self.postscale != 1 else []
-        told += [f"splits={list(self.splits)}"] if self.splits else []
-        told += [f"codec={self.codec!r}"] if self.codec else []
-        return f"{self.kind}({', '.join(told)})"
+        arguments = [tensors + more] if tensors else []
+        arguments += [f"op={self.op!r}"] if self.op else []
+        arguments += [f"root_rank={self.root}"] if self.root >= 0 else []
+        arguments += [f"prescale_factor={self.prescale:g}"] if self.prescale != 1 else []
+        arguments += [f"postscale_factor={self.postscale:g}"] if self.postscale != 1 else []
+        arguments += [f"splits={list(self.splits)}"] if self.splits else []
+        arguments += [f"codec={self.codec!r}"] if self.codec else []
+        return f"{self.kind}({', '.join(arguments)})"
 
     def plain(self) -> list[Any]:
         """As JSON takes it."""
@@ -63,8 +63,8 @@ class Request(NamedTuple):
         return [self.kind, self.name, parts, *self[3:7], list(self.splits), self.codec]
 
 
-def from_plain(told: list[Any]) -> Request:
+def from_plain(plain: list[Any]) -> Request:
     """What `plain` made."""
-    kind, name, parts, op, root, prescale, postscale, splits, codec = told
-    made = tuple(Part(dtype, tuple(shape)) for dtype, *shape in parts)
-    return Request(kind, name, made, op, root, prescale, postscale, tuple(splits), codec)
+    kind, name, tensors, op, root, prescale, postscale, splits, codec = plain
+    parts = tuple(Part(dtype, tuple(shape)) for dtype, *shape in tensors)
+    return Request(kind, name, parts, op, root, prescale, postscale, tuple(splits), codec)

@@ -46,10 +46,10 @@ def runs(arrays: Mapping[str, Array], chosen: Array) -> list[Array]:
     >>> [piece.size >> 20 for piece in runs({"x": np.zeros(4 << 20, np.uint8)}, np.array([1, 1, 0, 1]))]
     [2, 1]
     """
-    found, at = [], 0
+    pieces, at = [], 0
     for view in views(arrays):
         count = -(-view.size // BLOCK)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], chosen[at : at + count].astype(np.int8), [0]])))
-        found += [view[begin * BLOCK : end * BLOCK] for begin, end in edges.reshape(-1, 2)]
+        pieces += [view[begin * BLOCK : end * BLOCK] for begin, end in edges.reshape(-1, 2)]
         at += count
-    return found
+    return pieces

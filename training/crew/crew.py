@@ -224,42 +224,42 @@ class Crew:
         new = [BOUNDARY, NOWHERE, None, False]
         return self._heal(state, {rank: new if each is None else each for rank, each in enumerate(self.comm.infos)})
 
-    def _heal(self, state: Replica, told: dict[int, Any]) -> bool:
+    def _heal(self, state: Replica, infos: dict[int, Any]) -> bool:
         """Who is behind takes the state of the lowest of the most advanced.  Did this rank?"""
-        top = max(each[1] for each in told.values())
-        most = [rank for rank, each in told.items() if each[1] == top]
-        digests = {rank: told[rank][2] for rank in most if told[rank][2] is not None}
+        top = max(each[1] for each in infos.values())
+        most = [rank for rank, each in infos.items() if each[1] == top]
+        digests = {rank: infos[rank][2] for rank in most if infos[rank][2] is not None}
         if self._replicated and len(set(digests.values())) > 1:
             raise MismatchError(
                 f"rank {self.comm.rank}: the states of position {top} differ: digests by rank {digests}",
                 {rank: f"digest {digest}" for rank, digest in digests.items()})  # fmt: skip
-        behind = [rank for rank, each in told.items() if each[1] < top]
+        behind = [rank for rank, each in infos.items() if each[1] < top]
         donor, me = min(most), self.comm.rank
         if not behind or me not in (donor, *behind):
             return False
         group = self._group(sorted((donor, *behind)))
         root = sorted((donor, *behind)).index(donor)
         self._whole &= me == donor  # until it has come as a whole
-        said = group.share([state.numbers() if me == donor else None, self._digests is not None], "a state")
+        rows = group.share([state.numbers() if me == donor else None, self._digests is not None], "a state")
         mine, self._digests = self._digests, None
         arrays = state.arrays()
-        if said[root][1] and any(known for _, known in said[:root] + said[root + 1 :]):
+        if rows[root][1] and any(known for _, known in rows[:root] + rows[root + 1 :]):
             pieces = blocks.runs(arrays, self._differ(group, root, mine))
         else:
             pieces = [array for _, array in sorted(arrays.items())]
         for piece in pieces:
             group.broadcast(piece, root)
         if me != donor:
-            state.load(said[root][0])
+            state.load(rows[root][0])
         self._whole = True
         return me != donor
 
     def _differ(self, group: Communicator, root: int, mine: Array | None) -> Array:
         """A flag for each block that any of those behind has otherwise than the donor."""
-        told = group.share(None if mine is None else mine.tolist(), "digests")
-        differs = np.zeros(len(told[root]), bool)
-        for each in told:
-            differs |= each is None or np.not_equal(told[root], each)
+        digests = group.share(None if mine is None else mine.tolist(), "digests")
+        differs = np.zeros(len(digests[root]), bool)
+        for each in digests:
+            differs |= each is None or np.not_equal(digests[root], each)
         return differs
 
     def _told(self, healed: bool) -> Change | None:

@@ -59,10 +59,10 @@ def send(pair: Communicator, state: Replica) -> None:
 
 def load(join: Any, state: Replica, timeout: float = 600.0) -> bool:
     """Take a member's arrays, as they are.  False: the members offer none.  Raises MismatchError (other shapes)."""
-    told = hosting.notice(join)
-    if not isinstance(told, dict) or WORD not in told:
+    notice = hosting.notice(join)
+    if not isinstance(notice, dict) or WORD not in notice:
         return False
-    pair = hocket.connect(told[WORD])
+    pair = hocket.connect(notice[WORD])
     try:
         pair.set_timeout(timeout)
         arrays = state.arrays()

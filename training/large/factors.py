@@ -57,6 +57,6 @@ def average(comm: Any, u: Array, v: Array, way: str | None = None) -> Array:
     if (way or costs(m, n, k, comm.size).way) == "dense":
         return comm.allreduce(np.ascontiguousarray(u.T @ v), "avg")  # type: ignore[no-any-return]
     both = comm.allgather(np.concatenate([u, v], 1))
-    found = both[:, :m].T @ both[:, m:]
-    found /= comm.size
-    return found  # type: ignore[no-any-return]
+    product = both[:, :m].T @ both[:, m:]
+    product /= comm.size
+    return product  # type: ignore[no-any-return]

@@ -103,10 +103,10 @@ class Outer:
         if self._flight is not None and (report := self._attempt(lambda: self._land(self._flight))):
             ended = [report]
         for _ in self.fragments:
-            made = None
-            while made is None:
-                made = self._attempt(self._last_round)
-            ended += made
+            reports = None
+            while reports is None:
+                reports = self._attempt(self._last_round)
+            ended += reports
         self.flat.write(self._order, self.phi)
         self._warn(self.rounds)
         return ended
@@ -234,8 +234,8 @@ class Outer:
         if not np.isfinite(np.dot(flight.gradient, flight.gradient)):
             parts = self.flat.parts(names, flight.gradient)
             broken = next((i for i, part in enumerate(parts) if not np.isfinite(part).all()), -1)
-        told = digest(phi) if self.replicated else 0
-        return Row(flight.number, flight.weight, broken, told, self.sending.fresh(comm), self._settings)
+        hashed = digest(phi) if self.replicated else 0
+        return Row(flight.number, flight.weight, broken, hashed, self.sending.fresh(comm), self._settings)
 
     def _rows(self, comm: Any, flight: Flight, row: Array) -> Array:
         """All members' rows.  A method that knows no collective overrides this, `_average`, and `_members`."""

@@ -95,9 +95,9 @@ def _check(outer: Outer, states: Sequence[dict[str, Any]]) -> None:
         raise ArgumentError(f"the state has fragments {reprlib.repr(cut)}, this loop {reprlib.repr(own)}")
     for what, vector in outer.arrays().items():
         for name, part in _named(outer, vector):
-            there = states[0]["arrays"].get(f"{what}/{name}")
-            if there is None or tuple(there.shape) != part.shape:
-                got = "is missing" if there is None else f"has shape {tuple(there.shape)}"
+            stored = states[0]["arrays"].get(f"{what}/{name}")
+            if stored is None or tuple(stored.shape) != part.shape:
+                got = "is missing" if stored is None else f"has shape {tuple(stored.shape)}"
                 raise ArgumentError(f"the state's array {what}/{name} {got}; this loop's has {part.shape}")
 
 

@@ -160,13 +160,13 @@ class Agreed:
     # --- the tensors
 
     def _noted(self, name: str, array: Any, call: str) -> _Tensor:
-        found = tensor_of(name, array)
-        if not isinstance(name, str) or found is None:
+        given = tensor_of(name, array)
+        if not isinstance(name, str) or given is None:
             wrong = f"{call}({name!r}): expected a text, and an array of floats; got {described(array)}"
             raise self._ended(ArgumentError(wrong))
         self._likes[dtype_of(array)] = array
         tensor = self._named(name)
-        tensor.nbytes = found.nbytes
+        tensor.nbytes = given.nbytes
         return tensor
 
     def _named(self, name: str) -> _Tensor:
@@ -230,9 +230,9 @@ class Agreed:
         """What this rank brings that has left it out."""
         part = request.parts[0]
         like = self._likes.get(part.dtype)
-        made = empty(np.empty(0, part.dtype) if like is None else like, int(np.prod(part.shape, dtype=np.int64)))
-        made[...] = 0
-        return made.reshape(part.shape)
+        zeros = empty(np.empty(0, part.dtype) if like is None else like, int(np.prod(part.shape, dtype=np.int64)))
+        zeros[...] = 0
+        return zeros.reshape(part.shape)
 
     def _ended(self, error: Error) -> Error:
         """This rank fails: so do all others."""

@@ -118,8 +118,8 @@ class Declared:
             gradient.take(grad, own=True)
             if self._recorder is not None and self._recorder.traced:
                 now, order = time.monotonic_ns(), self.settings.order
-                told = f"{gradient.tensor.nbytes} B, {order if isinstance(order, str) else 'names'}"
-                self._recorder.span(f"ready {name} ({told})", now, now, TRACED)
+                details = f"{gradient.tensor.nbytes} B, {order if isinstance(order, str) else 'names'}"
+                self._recorder.span(f"ready {name} ({details})", now, now, TRACED)
             if self._recording is not None:
                 self._recording.ready(gradient.place)
             self._issue_all(name)
@@ -197,10 +197,10 @@ class Declared:
                 self._load(states)
 
     def _load(self, states: Sequence[Any]) -> None:
-        there = [carrier.compressor for carrier in self._carriers if carrier.compressor is not None]
-        if len(there) != len(states):
-            raise self._ended(ArgumentError(f"load_state_dict(): of {len(states)} lanes, here are {len(there)}"))
-        for compressor, state in zip(there, states, strict=True):
+        compressors = [carrier.compressor for carrier in self._carriers if carrier.compressor is not None]
+        if len(compressors) != len(states):
+            raise self._ended(ArgumentError(f"load_state_dict(): of {len(states)} lanes, here are {len(compressors)}"))
+        for compressor, state in zip(compressors, states, strict=True):
             compressor.load_state_dict(state)
 
     def close(self) -> None:
@@ -210,10 +210,10 @@ class Declared:
     # ----------------------------------------------------------------------------------------------- inside
 
     def _gradient(self, name: str) -> Gradient:
-        found = self._gradients.get(name)
-        if found is None:
+        gradient = self._gradients.get(name)
+        if gradient is None:
             raise self._ended(ArgumentError(f"{name!r} was not declared; {choices(name, self._gradients)}"))
-        return found
+        return gradient
 
     def _issue_all(self, names: str) -> None:
         """Issue what may go, on all lanes, the highest first."""

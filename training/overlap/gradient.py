@@ -172,6 +172,6 @@ def _key(tensor: Tensor, begin: int, end: int) -> str:
 
 def naming(error: BaseException, name: str) -> BaseException:
     """The same error, whose text begins with the tensor's name."""
-    made = type(error)(f"{name}: {error}")
-    vars(made).update(vars(error))
-    return made.with_traceback(error.__traceback__)
+    named = type(error)(f"{name}: {error}")
+    vars(named).update(vars(error))
+    return named.with_traceback(error.__traceback__)

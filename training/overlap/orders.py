@@ -33,8 +33,8 @@ def tic(step: Recorded, nbytes: Sequence[int]) -> list[int]:
     >>> tic(Recorded([0, 1, 2], [Consumer(frozenset([2]), 1.0), Consumer(frozenset([0, 1]), 1.0)], {}), [4, 4, 4])
     [2, 0, 1]
     """
-    found = list(dict.fromkeys(i for consumer in step.consumers for i in sorted(consumer.needs)))
-    return found + missing(found, len(nbytes))
+    needed = list(dict.fromkeys(i for consumer in step.consumers for i in sorted(consumer.needs)))
+    return needed + missing(needed, len(nbytes))
 
 
 def tac(step: Recorded, nbytes: Sequence[int]) -> list[int]:
@@ -49,10 +49,10 @@ def tac(step: Recorded, nbytes: Sequence[int]) -> list[int]:
     """
     transfer = _transfers(step, nbytes)
     left = list(range(len(nbytes)))
-    found: list[int] = []
+    order: list[int] = []
     while left:
-        unblocked = {i: _unblocked(step.consumers, {*found, i}) - _unblocked(step.consumers, {*found}) for i in left}
-        soonest = {i: _soonest(step.consumers, {*found}, i, transfer) for i in left}
+        unblocked = {i: _unblocked(step.consumers, {*order, i}) - _unblocked(step.consumers, {*order}) for i in left}
+        soonest = {i: _soonest(step.consumers, {*order}, i, transfer) for i in left}
 
         def compared(a: int, b: int, p: dict[int, float] = unblocked, m: dict[int, float] = soonest) -> int:
             mine, other = (min(p[b], transfer[a]), m[a], a), (min(p[a], transfer[b]), m[b], b)
@@ -60,8 +60,8 @@ def tac(step: Recorded, nbytes: Sequence[int]) -> list[int]:
 
         first = min(left, key=cmp_to_key(compared))
         left.remove(first)
-        found.append(first)
-    return found
+        order.append(first)
+    return order
 
 
 RECORDED: dict[str, Callable[[Recorded, Sequence[int]], list[int]]] = {"tic": tic, "tac": tac}
@@ -76,19 +76,19 @@ def _transfers(step: Recorded, nbytes: Sequence[int]) -> list[float]:
     return [each * rate for each in nbytes]
 
 
-def _unblocked(consumers: Sequence[Consumer], there: set[int]) -> float:
+def _unblocked(consumers: Sequence[Consumer], sent: set[int]) -> float:
     """Seconds of computation that need nothing but these tensors."""
     possible: set[int] = set()
     for i, consumer in enumerate(consumers):  # those before it stand before it
-        if consumer.needs <= there and consumer.after <= possible:
+        if consumer.needs <= sent and consumer.after <= possible:
             possible.add(i)
     return sum(consumers[i].seconds for i in possible)
 
 
-def _soonest(consumers: Sequence[Consumer], there: set[int], tensor: int, transfer: Sequence[float]) -> float:
+def _soonest(consumers: Sequence[Consumer], sent: set[int], tensor: int, transfer: Sequence[float]) -> float:
     """Seconds of the fewest transfers, this one among them, with which some consumer has all that it needs."""
     needed: list[set[int]] = []
     for consumer in consumers:
         needed.append(set(consumer.needs).union(*(needed[i] for i in consumer.after)))
-    more = [needs - there for needs in needed if tensor in needs - there]
+    more = [needs - sent for needs in needed if tensor in needs - sent]
     return min((sum(transfer[i] for i in each) for each in more), default=math.inf)

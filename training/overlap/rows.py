@@ -85,30 +85,30 @@ def deal(
 def _classes(tensors: Sequence[Tensor], urgency: Sequence[int], lanes: int) -> list[list[int]]:
     """Tensors of about as many bytes, the most urgent first; none is empty."""
     total, before = sum(tensor.nbytes for tensor in tensors) or 1, 0
-    found: list[list[int]] = [[] for _ in range(max(1, min(lanes, len(tensors))))]
+    classes: list[list[int]] = [[] for _ in range(max(1, min(lanes, len(tensors))))]
     for i in urgency:
         middle = before + tensors[i].nbytes / 2
-        found[min(len(found) - 1, int(len(found) * middle / total))].append(i)
+        classes[min(len(classes) - 1, int(len(classes) * middle / total))].append(i)
         before += tensors[i].nbytes
-    return [members for members in found if members]
+    return [members for members in classes if members]
 
 
 def _units(tensors: Sequence[Tensor], row: Sequence[int], slice: int, fuse: int) -> list[Unit]:
-    found: list[Unit] = []
+    units: list[Unit] = []
     bucket: list[Piece] = []
     room = 0
     for i in row:
         tensor = tensors[i]
         small = 0 < tensor.nbytes <= fuse
         if bucket and not (small and tensor.nbytes <= room and tensor.dtype == tensors[bucket[0].tensor].dtype):
-            found.append(_bucket(bucket))
+            units.append(_bucket(bucket))
             bucket = []
         if not small:
-            found += [Unit((piece,), False) for piece in _cut(i, tensor, slice)]
+            units += [Unit((piece,), False) for piece in _cut(i, tensor, slice)]
             continue
         room = (room if bucket else fuse) - tensor.nbytes
         bucket.append(Piece(i, 0, tensor.elements))
-    return found + ([_bucket(bucket)] if bucket else [])
+    return units + ([_bucket(bucket)] if bucket else [])
 
 
 def _bucket(pieces: Sequence[Piece]) -> Unit:

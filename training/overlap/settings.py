@@ -44,14 +44,14 @@ def checked(
     """The settings.  ArgumentError."""
     if isinstance(order, str) and order not in (*ORDERS, AGREED):
         raise ArgumentError(f"order={order!r} is unknown; {choices(order, (*ORDERS, AGREED))}")
-    made = Settings(
+    settings = Settings(
         order if isinstance(order, str) else [*order], whole(lanes, "lanes"), _bytes(slice, "slice"),
         _bytes(fuse, "fuse"), codec, None if compressor is None else resolved(compressor))  # fmt: skip
-    if made.lanes < 1 or (made.slice or 0) < 0 or (made.fuse or 0) < 0:
+    if settings.lanes < 1 or (settings.slice or 0) < 0 or (settings.fuse or 0) < 0:
         raise ArgumentError(f"lanes={lanes}, slice={slice!r}, fuse={fuse!r} must be positive numbers")
     if codec is not None and compressor is not None:
         raise ArgumentError("give codec= or compressor=, not both")
-    return made
+    return settings
 
 
 def _bytes(value: int | str | None, what: str) -> int | None:
@@ -83,8 +83,8 @@ def _words(settings: Row) -> str:
 def _difference(rank: int, declared: Row, others: Row) -> str:
     """The first tensor in which this rank's declaration differs from rank 0's."""
     for i in range(max(len(declared), len(others))):
-        here, there = (rows[i] if i < len(rows) else None for rows in (declared, others))
-        if here != there:
-            words = [f"{row[0]!r}, {row[1]}{tuple(row[2])}" if row else "nothing more" for row in (here, there)]
+        own, other = (rows[i] if i < len(rows) else None for rows in (declared, others))
+        if own != other:
+            words = [f"{row[0]!r}, {row[1]}{tuple(row[2])}" if row else "nothing more" for row in (own, other)]
             return f"rank {rank} declared {words[0]} as tensor {i}, rank 0 {words[1]}"
     return f"rank {rank} declared other tensors than rank 0"

@@ -119,16 +119,16 @@ def searched(
 
 def at_random(space: Sequence[Setting], tried: Tried, dice: random.Random) -> Setting:
     """Any that was not tried."""
-    there = {setting for setting, _ in tried}
-    return dice.choice([each for each in space if each not in there])
+    seen = {setting for setting, _ in tried}
+    return dice.choice([each for each in space if each not in seen])
 
 
 def by_gaussian_process(space: Sequence[Setting], tried: Tried, dice: random.Random) -> Setting:
     """The largest expected improvement of the logarithm of the time; at first, those that are far from each other."""
-    there = {setting for setting, _ in tried}
+    seen = {setting for setting, _ in tried}
     places = _places(space)
-    left = [i for i, each in enumerate(space) if each not in there]
-    known = [i for i, each in enumerate(space) if each in there]
+    left = [i for i, each in enumerate(space) if each not in seen]
+    known = [i for i, each in enumerate(space) if each in seen]
     if not tried:
         return dice.choice(list(space))
     if len(tried) < BEGIN:
@@ -170,8 +170,8 @@ def _places(space: Sequence[Setting]) -> Array:
     varying = high > low
     if not varying.any():
         return np.zeros((len(space), 1))
-    found: Array = ((points - low) / np.where(varying, high - low, 1.0))[:, varying]
-    return found
+    scaled: Array = ((points - low) / np.where(varying, high - low, 1.0))[:, varying]
+    return scaled
 
 
 def _below(z: Array) -> Array:

@@ -82,8 +82,8 @@ class Line:
             self._next.register(link.comm)
         while frame.words[0] & 0xFF != BYE:
             server.carry_out(link, frame)
-            found = self._next.select(STAY)
-            if found is None or found[1] == SHORT:
+            message = self._next.select(STAY)
+            if message is None or message[1] == SHORT:
                 self._incoming.listen(self)
                 return
             frame = link.frame(server.keeps)
@@ -143,9 +143,9 @@ class Incoming:
     def _read(self) -> None:
         with self._selector as selector:
             while self._lines or not self._over:
-                found = selector.select(LOOK)
-                if found is not None:
-                    self._take(self._lines[found[0]], *found[1:])
+                message = selector.select(LOOK)
+                if message is not None:
+                    self._take(self._lines[message[0]], *message[1:])
 
     def _take(self, line: Line, tag: int | None, nbytes: int, whole: bool) -> None:
         """Carry out what is there whole; else the link is its thread's."""

@@ -76,9 +76,9 @@ class Replica:
 
     def restore(self, folder: Folder) -> None:
         """Begin with the newest snapshot, if there is one."""
-        found = folder.newest(self.number)
-        if found is not None:
-            book, state = found
+        snapshot = folder.newest(self.number)
+        if snapshot is not None:
+            book, state = snapshot
             for item, arrays in state.items():
                 self.tables.load(item, arrays)
             shard = self.shard

@@ -173,8 +173,8 @@ class Layout:
 
     def overwrites(self, table: int) -> bool:
         """Do its slices keep the arrays that are pushed?"""
-        found = self.tables[table]
-        return isinstance(found, Range) and found.optimizer.overwrites  # type: ignore[union-attr]
+        definition = self.tables[table]
+        return isinstance(definition, Range) and definition.optimizer.overwrites  # type: ignore[union-attr]
 
     def said(self) -> str:
         """What all ranks have to say alike."""

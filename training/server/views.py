@@ -100,7 +100,7 @@ def _agree(said: Sequence[Says], known: Sequence[Says], who: str) -> None:
         raise MismatchError(f"{who}: servers differ in clock or copies: {settings}", by_server)
     tables = {each.tables for each in said}
     if len(tables) > 1:
-        told = {rank: each.tables for rank, each in enumerate(said)}
-        raise MismatchError(f"{who}: the ranks' tables differ: {'  /  '.join(sorted(tables))}", told)
+        by_rank = {rank: each.tables for rank, each in enumerate(said)}
+        raise MismatchError(f"{who}: the ranks' tables differ: {'  /  '.join(sorted(tables))}", by_rank)
     if not any(each.address for each in said):
         raise ArgumentError(f"{who}: no rank serves: call hocket.training.serve on at least one")

@@ -72,35 +72,35 @@ class Experts:
 
         Ranks may have different numbers of tokens.  ArgumentError, on all ranks, if gates have another shape on one.
         """
-        found, there = self._routed(x, gates)
+        routed, sent = self._routed(x, gates)
         one = [1] * self.comm.size
-        came = self.exchange(there, one, one)
+        came = self.exchange(sent, one, one)
         if (came < 0).any():
             agree(self.comm, "Experts", lambda: self._shape(x, gates))
-        counts = there.sum(1).tolist(), came.sum(1).tolist()
-        arrived = self.exchange(np.ascontiguousarray(x[found.tokens]), *counts)
+        counts = sent.sum(1).tolist(), came.sum(1).tolist()
+        arrived = self.exchange(np.ascontiguousarray(x[routed.tokens]), *counts)
         of = np.repeat(np.tile(np.arange(len(self.experts)), self.comm.size), came.ravel())
-        here, made = [], np.empty_like(arrived)
+        here, results = [], np.empty_like(arrived)
         for number, expert in enumerate(self.experts):
             mine = np.flatnonzero(of == number)
-            made[mine], kept = expert.forward(arrived[mine])
+            results[mine], kept = expert.forward(arrived[mine])
             here.append((mine, kept))
-        rows = self.exchange(made, *reversed(counts))
+        rows = self.exchange(results, *reversed(counts))
         y = np.zeros_like(x)
-        np.add.at(y, found.tokens, found.weights[:, None] * rows)
-        self.dropped = found.dropped
-        return y, Kept(found, rows, counts, here, gates.shape)
+        np.add.at(y, routed.tokens, routed.weights[:, None] * rows)
+        self.dropped = routed.dropped
+        return y, Kept(routed, rows, counts, here, gates.shape)
 
     def backward(self, dy: Array, kept: Kept) -> tuple[Array, Array]:
         """The gradients of x and of the gates; those of the experts' weights are added up inside them."""
-        found = kept.route
-        arrived = self.exchange(np.ascontiguousarray(found.weights[:, None] * dy[found.tokens]), *kept.counts)
-        made = np.empty_like(arrived)
+        routed = kept.route
+        arrived = self.exchange(np.ascontiguousarray(routed.weights[:, None] * dy[routed.tokens]), *kept.counts)
+        gradients = np.empty_like(arrived)
         for expert, (mine, needed) in zip(self.experts, kept.here, strict=True):
-            made[mine] = expert.backward(arrived[mine], needed)
+            gradients[mine] = expert.backward(arrived[mine], needed)
         dx = np.zeros_like(dy)
-        np.add.at(dx, found.tokens, self.exchange(made, *reversed(kept.counts)))
-        return dx, gradient(found, (dy[found.tokens] * kept.rows).sum(1), kept.shape)
+        np.add.at(dx, routed.tokens, self.exchange(gradients, *reversed(kept.counts)))
+        return dx, gradient(routed, (dy[routed.tokens] * kept.rows).sum(1), kept.shape)
 
     def _routed(self, x: Array, gates: Array) -> tuple[Any, Array]:
         """Where rows go, and how many to each expert of each rank; -1, which all ranks see, if gates are wrong."""
@@ -108,8 +108,8 @@ class Experts:
             self._shape(x, gates)
         except ArgumentError:
             return None, np.full((self.comm.size, len(self.experts)), -1)
-        found = route(gates, self.top, room(self.capacity, self.top, len(x), self.count))
-        return found, np.bincount(found.experts, minlength=self.count).reshape(self.comm.size, -1)
+        routed = route(gates, self.top, room(self.capacity, self.top, len(x), self.count))
+        return routed, np.bincount(routed.experts, minlength=self.count).reshape(self.comm.size, -1)
 
     def _shape(self, x: Array, gates: Array) -> dict[str, Any]:
         if np.shape(gates) != (len(x), self.count):

@@ -34,8 +34,8 @@ class Route(NamedTuple):
 def route(gates: Array, top: int, room: int | None) -> Route:
     """Gates of (tokens, experts): the `top` highest ones.  An expert takes the first `room` tokens; None: all.
 
-    >>> found = route(np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]), top=1, room=1)
-    >>> found.tokens.tolist(), found.experts.tolist(), found.dropped
+    >>> routed = route(np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]), top=1, room=1)
+    >>> routed.tokens.tolist(), routed.experts.tolist(), routed.dropped
     ([0, 2], [0, 1], 1)
     """
     count = gates.shape[1]
@@ -57,15 +57,15 @@ def room(capacity: float | None, top: int, tokens: int, experts: int) -> int | N
     return None if capacity is None else math.ceil(capacity * top * tokens / experts)
 
 
-def gradient(found: Route, each: Array, shape: tuple[int, int]) -> Array:
+def gradient(routed: Route, each: Array, shape: tuple[int, int]) -> Array:
     """Of the gates; `each`: of the rows' weights."""
-    made = np.zeros(shape, each.dtype)
-    made[found.tokens, found.experts] = each
-    if found.chosen.shape[1] == 1:
-        return made
-    shares, both = np.zeros_like(made), np.zeros_like(made)
-    shares[found.tokens, found.experts] = found.weights
-    np.put_along_axis(both, found.chosen, 1, 1)
-    made -= (shares * made).sum(1, keepdims=True)
-    made *= both / found.total
-    return made
+    gradients = np.zeros(shape, each.dtype)
+    gradients[routed.tokens, routed.experts] = each
+    if routed.chosen.shape[1] == 1:
+        return gradients
+    shares, both = np.zeros_like(gradients), np.zeros_like(gradients)
+    shares[routed.tokens, routed.experts] = routed.weights
+    np.put_along_axis(both, routed.chosen, 1, 1)
+    gradients -= (shares * gradients).sum(1, keepdims=True)
+    gradients *= both / routed.total
+    return gradients

@@ -34,10 +34,10 @@ class Axis:
         self.transport, self.codec = transport, codec
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.comm, name)
+        attribute = getattr(self.comm, name)
         if name in MOVING or name in OTHERS or name == "share":
-            return functools.partial(self._call, name, found)
-        return found
+            return functools.partial(self._call, name, attribute)
+        return attribute
 
     def _call(self, name: str, call: Any, *args: Any, **how: Any) -> Any:
         if self.transport is not None and name != "share":
@@ -63,11 +63,11 @@ class Axis:
 
     def sent_over(self) -> dict[str, float]:
         """The same, by what carried them: "shm", "tcp", or "shm+tcp" of a call that used both."""
-        p, found = self.comm.size, dict[str, float]()
+        p, by_link = self.comm.size, dict[str, float]()
         for row in self.comm.stats():
             nbytes = row.bytes * SENT.get(row.collective, 1) * (p - 1) / p
-            found[row.transport] = found.get(row.transport, 0.0) + nbytes
-        return {link: nbytes for link, nbytes in found.items() if nbytes}
+            by_link[row.transport] = by_link.get(row.transport, 0.0) + nbytes
+        return {link: nbytes for link, nbytes in by_link.items() if nbytes}
 
     def __repr__(self) -> str:
         return f"<axis {self.name!r}: rank {self.comm.rank} of {self.comm.size}>"

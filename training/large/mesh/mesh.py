@@ -103,10 +103,10 @@ class Mesh:
 
     def place(self, rank: int) -> dict[str, int]:
         """Where a rank of `job` is."""
-        at, found = self.places.index(rank), {}
+        at, place = self.places.index(rank), {}
         for name, length in reversed(self.axes.items()):
-            at, found[name] = divmod(at, length)
-        return {name: found[name] for name in self.axes}
+            at, place[name] = divmod(at, length)
+        return {name: place[name] for name in self.axes}
 
     def explain(self) -> str:
         """Who is where; of each axis its ranks, links, transport and codec, and what this rank has sent on it; and what
@@ -130,12 +130,12 @@ class Mesh:
 
     def _links(self) -> list[str]:
         """A line: what this rank has sent over each kind of link, on all axes."""
-        found: dict[str, float] = {}
+        by_link: dict[str, float] = {}
         for axis in self._made.values():
             for link, nbytes in axis.sent_over().items():
-                found[link] = found.get(link, 0.0) + nbytes
-        said = ", ".join(f"{human(round(nbytes))} over {link}" for link, nbytes in sorted(found.items()))
-        return [f"  links: {said}"] if said else []
+                by_link[link] = by_link.get(link, 0.0) + nbytes
+        links = ", ".join(f"{human(round(nbytes))} over {link}" for link, nbytes in sorted(by_link.items()))
+        return [f"  links: {links}"] if links else []
 
     def _line(self, axis: Axis) -> str:
         mine = self._numbers(axis)
@@ -148,8 +148,8 @@ class Mesh:
 
     def _numbers(self, axis: Axis) -> list[int]:
         """The axis's ranks, as ranks of `job`."""
-        there = {member: rank for rank, member in enumerate(self.job.members)}
-        return [there[member] for member in axis.comm.members]
+        numbers = {member: rank for rank, member in enumerate(self.job.members)}
+        return [numbers[member] for member in axis.comm.members]
 
     def _said(self, axes: Any, many: int) -> dict[str, Any]:
         """What has to be the same on all ranks."""
@@ -171,8 +171,8 @@ class Mesh:
 
     def meaning(self, members: Sequence[int]) -> str:
         """What it means that these members of the job (`comm.members`) are lost, in words."""
-        there = [rank for rank in self.places if self.job.members[rank] in members]
-        return self._loss(there, range(self.job.size)).words
+        lost = [rank for rank in self.places if self.job.members[rank] in members]
+        return self._loss(lost, range(self.job.size)).words
 
     def loss(self, made: Any) -> Loss:
         """What is lost, and who can go on.  `made`: what `renew` of this mesh's communicator has returned."""

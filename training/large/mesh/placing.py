@@ -35,14 +35,14 @@ def joined(blocks: Sequence[Block], length: int) -> list[Block]:
     for block in blocks:
         here.setdefault(block.host, []).append(block)
     rest = here.pop(None, [])
-    made = []
+    groups = []
     for host, own in here.items():
         whole = len(own) // length * length
-        made += [Block(_ranks(own[i : i + length]), host) for i in range(0, whole, length)]
+        groups += [Block(_ranks(own[i : i + length]), host) for i in range(0, whole, length)]
         rest += own[whole:]
     rest.sort()
-    made += [Block(_ranks(rest[i : i + length]), None) for i in range(0, len(rest), length)]
-    return sorted(made, key=lambda block: block.ranks)
+    groups += [Block(_ranks(rest[i : i + length]), None) for i in range(0, len(rest), length)]
+    return sorted(groups, key=lambda block: block.ranks)
 
 
 def _ranks(blocks: Sequence[Block]) -> list[int]:

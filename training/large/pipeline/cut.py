@@ -41,11 +41,11 @@ def cut(seconds: Sequence[float], stages: int, messages: Sequence[float] = ()) -
             ways = [(max(fewer[i], passed[i - 1], float(ends[j] - ends[i])), i) for i in range(number, j)]
             slowest[j], begin[j] = min(ways)
         begins.append(begin)
-    made, end = [], count
+    slices, end = [], count
     for begin in reversed(begins):
-        made.append(slice(begin[end], end))
+        slices.append(slice(begin[end], end))
         end = begin[end]
-    return made[::-1]
+    return slices[::-1]
 
 
 def timed(layers: Sequence[Stage], x: Array, comm: Any, rounds: int = 5) -> list[float]:
@@ -54,7 +54,7 @@ def timed(layers: Sequence[Stage], x: Array, comm: Any, rounds: int = 5) -> list
     All ranks of `comm` call it, with all layers, and find the same.  The layers' gradients change.
     """
     agree(comm, "timed", lambda: _said(layers, rounds))
-    found = []
+    medians = []
     for layer in layers:
         took = []
         for _ in range(rounds):
@@ -62,9 +62,9 @@ def timed(layers: Sequence[Stage], x: Array, comm: Any, rounds: int = 5) -> list
             y, kept = layer.forward(x)
             layer.backward(np.ones_like(y), kept)
             took.append(time.perf_counter() - began)
-        found.append(float(np.median(took)))
+        medians.append(float(np.median(took)))
         x = y
-    return [float(each) for each in comm.allreduce(np.array(found), "max")]
+    return [float(each) for each in comm.allreduce(np.array(medians), "max")]
 
 
 def _said(layers: Sequence[Stage], rounds: int) -> dict[str, Any]:

@@ -117,8 +117,8 @@ class Pipeline:
         def room(each: Pass) -> Array | None:
             if each.way == FORWARD:
                 return np.empty(likes[each.chunk].shape, likes[each.chunk].dtype)
-            found = kept.get((each.micro, each.chunk))
-            return None if found is None else np.empty(found.shape, found.dtype)
+            entry = kept.get((each.micro, each.chunk))
+            return None if entry is None else np.empty(entry.shape, entry.dtype)
 
         messages, total = Passing(self.comm, self.order, len(self.stages), room), 0.0
         for each in self.order:

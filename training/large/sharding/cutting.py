@@ -44,18 +44,18 @@ def cut(flat: Flat, groups: Sequence[Sequence[str]], rank: int, size: int) -> li
     >>> [(unit.counts, unit.shard) for unit in cut(flat, [["w", "b"]], rank=1, size=2)]
     [((3, 4), slice(0, 4, None))]
     """
-    made, at = [], 0
+    units, at = [], 0
     for names in groups:
         count = flat.count(names)
         counts = tuple((r + 1) * count // size - r * count // size for r in range(size))
-        made.append(Unit(tuple(names), counts, slice(at, at + counts[rank])))
+        units.append(Unit(tuple(names), counts, slice(at, at + counts[rank])))
         at += counts[rank]
-    return made
+    return units
 
 
 def pieces(flat: Flat, units: Sequence[Unit], rank: int) -> list[Piece]:
     """What this rank has of each array."""
-    made = []
+    own = []
     for unit in units:
         begin = sum(unit.counts[:rank])
         end, at = begin + unit.counts[rank], 0
@@ -63,9 +63,9 @@ def pieces(flat: Flat, units: Sequence[Unit], rank: int) -> list[Piece]:
             first, last = max(begin, at), min(end, at + flat.sizes[name])
             if first < last:
                 start = unit.shard.start + first - begin
-                made.append(Piece(name, first - at, slice(start, start + last - first)))
+                own.append(Piece(name, first - at, slice(start, start + last - first)))
             at += flat.sizes[name]
-    return made
+    return own
 
 
 def bucketed(flat: Flat, nbytes: int) -> list[list[str]]:

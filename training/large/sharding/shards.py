@@ -100,8 +100,8 @@ class Shards:
     def _begin(self) -> None:
         """Take this rank's shard; all begin as rank 0."""
         digests = [digest(self._take(unit)) for unit in self.units]
-        for unit, *told in zip(self.units, *self.comm.share(digests, "Sharded"), strict=True):
-            if len(set(told)) > 1:
+        for unit, *of_ranks in zip(self.units, *self.comm.share(digests, "Sharded"), strict=True):
+            if len(set(of_ranks)) > 1:
                 self._take(unit, from_first=True)
 
     def _take(self, unit: Unit, from_first: bool = False) -> Array:

@@ -39,11 +39,11 @@ def saved(shards: Shards) -> dict[str, Any]:
 def load(shards: Shards, given: Sequence[dict[str, Any]]) -> None:
     """Fill the shards, after every part was found."""
     _check(shards, given)
-    found = [
+    parts = [
         (vector, piece.shard, _part(given, what, piece.name, piece.first, piece.shard.stop - piece.shard.start))
         for what, vector in shards.vectors.items() for piece in pieces(shards.flat, shards.units, shards.comm.rank)
     ]  # fmt: skip
-    for vector, where, part in found:
+    for vector, where, part in parts:
         vector[where] = part
     shards.steps = int(given[0]["step"])
 
@@ -56,16 +56,16 @@ def _part(given: Sequence[dict[str, Any]], what: str, name: str, first: int, cou
         if part is None:
             continue
         if filled == 0:
-            made = np.empty(count, part.dtype)
+            elements = np.empty(count, part.dtype)
         at = state["numbers"]["first"][name]
         begin, end = max(first, at), min(first + count, at + part.size)
         if begin < end:
-            made[begin - first : end - first] = part[begin - at : end - at]
+            elements[begin - first : end - first] = part[begin - at : end - at]
             filled += end - begin
     if filled != count:
         raise ArgumentError(
             f"the state has {filled} of {count} elements of {key!r} that this rank needs: give the states of all ranks")
-    return made
+    return elements
 
 
 def _check(shards: Shards, given: Sequence[dict[str, Any]]) -> None:

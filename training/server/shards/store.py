@@ -143,10 +143,10 @@ class Lines:
         new = places < 0
         if not new.any():
             return self.values[places]
-        found = np.empty((keys.size, self.table.width), self.values.dtype)
-        found[new] = self.table.began(keys[new])
-        found[~new] = self.values[places[~new]]
-        return found
+        rows = np.empty((keys.size, self.table.width), self.values.dtype)
+        rows[new] = self.table.began(keys[new])
+        rows[~new] = self.values[places[~new]]
+        return rows
 
     def dump(self) -> dict[str, Array]:
         n = len(self.places)

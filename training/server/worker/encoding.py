@@ -37,7 +37,7 @@ def wire_codec(given: Any) -> int:
     """A codec's number on the wire; 0: none."""
     if given is None:
         return 0
-    found = getattr(resolved(given), "codec", None)
-    if found not in CODECS:
+    codec = getattr(resolved(given), "codec", None)
+    if codec not in CODECS:
         raise ArgumentError(f"codec={given!r} must be one of {', '.join(map(str, CODECS))}, or None")
-    return CODECS.index(found) + 1
+    return CODECS.index(codec) + 1
