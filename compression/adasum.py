@@ -69,11 +69,11 @@ def _combined(comm: Any, rows: list[Array], lengths: Sequence[int]) -> Array:
             for one, other in zip(rows[::2], rows[1::2], strict=False)
         ]
         dots = comm.allreduce(np.array([[_products(a, b) for a, b in pair] for pair in pairs]))
-        made = [
+        sums = [
             np.concatenate([_sum(*each) for each in zip(pair, of_pair, strict=True)])
             for pair, of_pair in zip(pairs, dots, strict=True)
         ]
-        rows = made + rows[2 * len(pairs) :]
+        rows = sums + rows[2 * len(pairs) :]
     return rows[0]
 
 

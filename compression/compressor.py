@@ -102,12 +102,12 @@ class Compressor:
         if bucket is None:
             bucket = Bucket(arrays[0].reshape(-1), arrays) if len(arrays) == 1 else self._scratch(1, entries)
         average = self._feed if self.method.feeds else self._send
-        lefts, squares, made = average(Bucket(bucket.flat, bucket.parts, keys), arrays, entries, factors)
-        share = (time.perf_counter() - began) / len(made)
+        lefts, squares, averages = average(Bucket(bucket.flat, bucket.parts, keys), arrays, entries, factors)
+        share = (time.perf_counter() - began) / len(averages)
         for array, result in zip(arrays, bucket.parts, strict=True):
             if result is not array:
                 array[...] = result
-        for entry, left, square, array, one, rate in zip(entries, lefts, squares, arrays, made, rates, strict=True):
+        for entry, left, square, array, one, rate in zip(entries, lefts, squares, arrays, averages, rates, strict=True):
             self._settle(entry, left, square, array, one, rate, share)
             if op == "sum":
                 array *= np.float32(self.comm.size)
@@ -156,8 +156,8 @@ class Compressor:
         entry = self._entry(key, array.shape, sharded=True)
         vector = self._scratch(0, [entry]).parts[0]
         square = self._owing(array, entry, self._factor(entry, lr), vector)
-        made = self.method.scatter(self.comm, vector, result)
-        self._settle(entry, vector, square, result, made, lr, time.perf_counter() - began)
+        averaged = self.method.scatter(self.comm, vector, result)
+        self._settle(entry, vector, square, result, averaged, lr, time.perf_counter() - began)
         if op == "sum":
             result *= np.float32(self.comm.size)
         return out
@@ -180,31 +180,31 @@ class Compressor:
         if np.may_share_memory(array, result):  # x may be its row of out, as elsewhere
             array = array.copy()
         entry = self._entry(key, array.shape, (0,), sharded=True)
-        made = self.method.gather(self.comm, array, result, entry.kept)
+        averaged = self.method.gather(self.comm, array, result, entry.kept)
         entry.steps += 1
         finite = math.isfinite(squared(result))  # the same on all ranks
-        entry.kept = made.kept if finite else {}
+        entry.kept = averaged.kept if finite else {}
         seconds = entry.stats.seconds + time.perf_counter() - began
         error = float(np.linalg.norm(array - result[self.comm.rank]) / (np.linalg.norm(array) or 1.0))
-        entry.stats = Stats(entry.stats.calls + 1, array.nbytes, made.nbytes, seconds, error)
+        entry.stats = Stats(entry.stats.calls + 1, array.nbytes, averaged.nbytes, seconds, error)
         return out
 
     def _settle(
-        self, entry: Entry, left: Array, square: float, result: Array, made: Averaged, lr: Rate, seconds: float
+        self, entry: Entry, left: Array, square: float, result: Array, averaged: Averaged, lr: Rate, seconds: float
     ) -> None:
         """Keep what a call leaves, or give it to the step; nothing, and a result of NaN, if that is not finite."""
         entry.steps += 1
-        finite = math.isfinite(squared(result)) if made.finite is None else made.finite
+        finite = math.isfinite(squared(result)) if averaged.finite is None else averaged.finite
         if not finite:
             result[...] = np.nan
         owed, left_square = (left, 0.0) if self.feedback else (None, squared(left))
-        outcome = Outcome(entry, result, finite, made.kept, lr, square, owed, left_square)
+        outcome = Outcome(entry, result, finite, averaged.kept, lr, square, owed, left_square)
         if self._step:
             self._step.add(outcome)
         elif finite:
             outcome.settle()
         calls, seconds = entry.stats.calls + 1, entry.stats.seconds + seconds
-        entry.stats = Stats(calls, left.nbytes, made.nbytes, seconds, entry.stats.error)
+        entry.stats = Stats(calls, left.nbytes, averaged.nbytes, seconds, entry.stats.error)
 
     def _factor(self, entry: Entry, lr: Rate) -> np.float32:
         """By which what is owed is multiplied in a call at this rate."""

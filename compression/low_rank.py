@@ -49,11 +49,11 @@ class PowerSGD(Together):
         ps = [p if q is None else _orthonormal(p) for p, q in zip(ps, qs, strict=True)]
         back = [m[:0] if q is None else m.T @ p for m, p, q in zip(matrices, ps, qs, strict=True)]
         averaged = _averaged(comm, back, [self.codec] * len(back))
-        made, width = [], 2 if self.codec else 4
+        averages, width = [], 2 if self.codec else 4
         for matrix, result, p, q in zip(matrices, results.parts, ps, averaged, strict=True):
             if not q.size:
                 result[...], matrix[...] = p.reshape(result.shape), 0
-                made.append(Averaged({}, matrix.nbytes))
+                averages.append(Averaged({}, matrix.nbytes))
                 continue
             into, down = self._matrix(result), np.ascontiguousarray(q.T)
             for rows in chunks(len(matrix), max(1, CHUNK // matrix.shape[1])):
@@ -63,8 +63,8 @@ class PowerSGD(Together):
             lost = ~np.abs(q).any(0)
             kept = {"q": np.where(lost, np.eye(*q.shape, dtype=np.float32), q)}
             finite = bool(np.isfinite(p).all() and np.isfinite(q).all())
-            made.append(Averaged(kept, (p.size + q.size) * width, finite))
-        return made
+            averages.append(Averaged(kept, (p.size + q.size) * width, finite))
+        return averages
 
     def _matrix(self, vector: Array) -> Array:
         rows = vector.shape[0] if vector.ndim > 1 else 1
@@ -85,7 +85,7 @@ class PowerSGD(Together):
 
 def _averaged(comm: Any, arrays: Sequence[Array], codecs: Sequence[str | None]) -> list[Array]:
     """The average of each, in one call for each codec."""
-    made = list(arrays)
+    averages = list(arrays)
     for codec in sorted(set(codecs), key=str):
         which = [i for i, own in enumerate(codecs) if own == codec]
         whole = np.concatenate([arrays[i].reshape(-1) for i in which])
@@ -93,8 +93,8 @@ def _averaged(comm: Any, arrays: Sequence[Array], codecs: Sequence[str | None]) 
             comm.allreduce(whole, "avg", codec=codec)
         parts = Bucket.of(whole, [arrays[i].shape for i in which]).parts
         for i, part in zip(which, parts, strict=True):
-            made[i] = part
-    return made
+            averages[i] = part
+    return averages
 
 
 def _orthonormal(p: Array) -> Array:

@@ -61,7 +61,7 @@ class Own(Method):
         return [Averaged({}, whole * part.size // max(vectors.flat.size, 1)) for part in vectors.parts]
 
     def _floats(self, wire: Array, count: int) -> Array:
-        found = np.asarray(self._decode(wire, count))
-        if found.size != count:
-            raise ArgumentError(f"codec {self._name!r}: decode returned {found.size} numbers; expected {count}")
-        return found.reshape(-1).astype(np.float32, copy=False)
+        decoded = np.asarray(self._decode(wire, count))
+        if decoded.size != count:
+            raise ArgumentError(f"codec {self._name!r}: decode returned {decoded.size} numbers; expected {count}")
+        return decoded.reshape(-1).astype(np.float32, copy=False)

@@ -119,8 +119,8 @@ def _whole_numbers(kind: str, bits: int, usual: int, block: int, rounding: str, 
 
 def _name(kind: str, **parameters: tuple[object, object]) -> str:
     """With the parameters that are not the usual ones: each is what it is, and what is usual."""
-    told = [f"{name}={value!r}" for name, (value, usual) in parameters.items() if value != usual]
-    return f"{kind}({', '.join(told)})" if told else kind
+    unusual = [f"{name}={value!r}" for name, (value, usual) in parameters.items() if value != usual]
+    return f"{kind}({', '.join(unusual)})" if unusual else kind
 
 
 def _check(block: int, seed: int = 0) -> None:

@@ -47,13 +47,13 @@ class SharedScale(Together):
             self._encode(part.reshape(-1), scale, dice, code.reshape(-1))
         words = comm.allreduce(fields.packed(codes.flat), "sum")
         fields.unpack(words, codes.flat)
-        most, each, made = np.float32(self.levels * comm.size), words.nbytes / max(codes.flat.size, 1), []
+        most, each, averages = np.float32(self.levels * comm.size), words.nbytes / max(codes.flat.size, 1), []
         for result, scale, code in zip(results.parts, scales, codes.parts, strict=True):
             np.subtract(code, most, out=result, dtype=np.float32)
             result *= scale / most
-            made.append(Averaged({}, int(result.size * each) + 4, bool(np.isfinite(scale))))
+            averages.append(Averaged({}, int(result.size * each) + 4, bool(np.isfinite(scale))))
         vectors.flat[...] = 0
-        return made
+        return averages
 
     def _scale(self, part: Array) -> np.float32:
         """This rank's; a NaN where an element is one."""

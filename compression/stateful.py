@@ -42,7 +42,7 @@ class EF21(Together):
         if "mine" not in kepts[0]:
             comm.allreduce(vectors.flat, "avg", results.flat)
             changes = Bucket.of(np.zeros(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
-            made = [Averaged({}, vector.nbytes) for vector in vectors.parts]
+            averages = [Averaged({}, vector.nbytes) for vector in vectors.parts]
         else:
             changes = Bucket.of(np.empty(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
             for change, vector, kept in zip(changes.parts, vectors.parts, kepts, strict=True):
@@ -51,11 +51,11 @@ class EF21(Together):
                 {name.partition(".")[2]: array for name, array in kept.items() if name.startswith("of.")}
                 for kept in kepts
             ]
-            made = self.method.average_all(comm, changes, results, inner, seeds)
+            averages = self.method.average_all(comm, changes, results, inner, seeds)
             for result, kept in zip(results.parts, kepts, strict=True):
                 result += kept["mean"]
         states = []
-        for vector, change, result, one in zip(vectors.parts, changes.parts, results.parts, made, strict=True):
+        for vector, change, result, one in zip(vectors.parts, changes.parts, results.parts, averages, strict=True):
             state = {"mine": vector - change, "mean": result.copy()}
             states.append(Averaged(state | {f"of.{name}": array for name, array in one.kept.items()}, one.nbytes))
         vectors.flat[...] = 0
@@ -108,13 +108,13 @@ class DGC(Together):
         if step // self.every < len(self.warmup):
             density = self.warmup[step // self.every]
         whole = vs.flat.copy()
-        made = TopK(density, codec=self.codec).average_all(comm, vs, results, kepts, seeds)
+        averages = TopK(density, codec=self.codec).average_all(comm, vs, results, kepts, seeds)
         if self.masking:
             us.flat[whole != vs.flat] = 0
         vectors.flat[...] = 0
         return [
             Averaged({"step": np.array([step + 1]), "u": u.copy(), "v": v.copy()}, one.nbytes)
-            for u, v, one in zip(us.parts, vs.parts, made, strict=True)
+            for u, v, one in zip(us.parts, vs.parts, averages, strict=True)
         ]
 
     def _clipped(self, vector: Array, size: int) -> Array:

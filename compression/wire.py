@@ -38,11 +38,11 @@ def encode(x: Any, method: str | Codec | Method, key: int = 0) -> bytes:
     array = np.ascontiguousarray(x)
     if array.dtype != FLOAT:
         raise ArgumentError(f"encode takes float32, got {array.dtype}")
-    flat, found = array.reshape(-1), _alone(method)
-    if isinstance(found, Sparse):
-        indices = found.chosen(flat)
-        return pairs.packed((indices, flat[indices]), 0, found.codec).tobytes()
-    return found.encode(flat, whole(key, "key")).tobytes()
+    flat, coder = array.reshape(-1), _alone(method)
+    if isinstance(coder, Sparse):
+        indices = coder.chosen(flat)
+        return pairs.packed((indices, flat[indices]), 0, coder.codec).tobytes()
+    return coder.encode(flat, whole(key, "key")).tobytes()
 
 
 def decode(data: bytes, method: str | Codec | Method, shape: int | tuple[int, ...]) -> Array:
@@ -52,16 +52,16 @@ def decode(data: bytes, method: str | Codec | Method, shape: int | tuple[int, ..
     array does not have.
     """
     count = math.prod(shape) if isinstance(shape, tuple) else whole(shape, "shape")
-    found = _alone(method)
+    coder = _alone(method)
     wire = np.frombuffer(data, np.uint8)
-    if isinstance(found, Sparse):
-        made = _scattered(wire, found, count)
+    if isinstance(coder, Sparse):
+        floats = _scattered(wire, coder, count)
     else:
-        if wire.size != found.nbytes(count):
-            wanted = human(found.nbytes(count))
-            raise ArgumentError(f"{count} floats as {found} are {wanted}, got {human(wire.size)}")
-        made = found.decode(wire, count)
-    return made.reshape(shape)
+        if wire.size != coder.nbytes(count):
+            wanted = human(coder.nbytes(count))
+            raise ArgumentError(f"{count} floats as {coder} are {wanted}, got {human(wire.size)}")
+        floats = coder.decode(wire, count)
+    return floats.reshape(shape)
 
 
 def _scattered(wire: Array, method: Sparse, count: int) -> Array:
@@ -71,17 +71,17 @@ def _scattered(wire: Array, method: Sparse, count: int) -> Array:
     indices, values = pairs.unpacked(wire.reshape(-1, size), FLOAT, 0, method.codec)
     if len(indices) and not 0 <= indices[0] <= indices[-1] < count:
         raise ArgumentError(f"a pair names element {indices[-1]} of {count}")
-    made = np.zeros(count, np.float32)
-    made[indices] = values
-    return made
+    floats = np.zeros(count, np.float32)
+    floats[indices] = values
+    return floats
 
 
 def _alone(method: str | Codec | Method) -> Codec | Sparse:
     """What one rank can do without the others."""
-    found = resolved(method)
-    if isinstance(found, Coded):
-        return found.codec
-    if isinstance(found, Sparse):
-        return found
-    name = getattr(found, "name", None) or kind(found)
+    chosen = resolved(method)
+    if isinstance(chosen, Coded):
+        return chosen.codec
+    if isinstance(chosen, Sparse):
+        return chosen
+    name = getattr(chosen, "name", None) or kind(chosen)
     raise ArgumentError(f"{name} is a sum of several ranks; codecs of blocks, topk and threshold encode one vector")

@@ -47,7 +47,7 @@ def choose(comm: Any, shapes: Sequence[tuple[int, ...]], methods: Sequence[str] 
     best: str | None = None
     for name in methods:
         compressor = Compressor(comm, name)
-        seconds[name] = _time(comm, lambda made=compressor: made.allreduce_all(xs, keys))
+        seconds[name] = _time(comm, lambda tried=compressor: tried.allreduce_all(xs, keys))
         if seconds[name] < WORTH * seconds[best or "float32"]:
             best = name
     return Found(best, seconds)

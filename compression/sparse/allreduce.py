@@ -84,13 +84,13 @@ def allreduce_sparse(
         )
     rows = packed(mine, 0, codec)
     agreed = [*shape, math.prod(value.shape), value.base.num, way, half]
-    told = comm.allgather(np.array([[len(rows), *agreed]]), timeout=timeout)
-    if (told[:, 1:] != agreed).any():
+    every = comm.allgather(np.array([[len(rows), *agreed]]), timeout=timeout)
+    if (every[:, 1:] != agreed).any():
         raise ArgumentError(
             "allreduce_sparse: the ranks differ in (n, numbers of a value, dtype's number, algorithm, codec): "
-            + "; ".join(f"rank {r}: {row[1:].tolist()}" for r, row in enumerate(told))
+            + "; ".join(f"rank {r}: {row[1:].tolist()}" for r, row in enumerate(every))
         )
-    call, counts = Sum(comm, math.prod(shape), value, codec, timeout), told[:, 0].tolist()
+    call, counts = Sum(comm, math.prod(shape), value, codec, timeout), every[:, 0].tolist()
     places, sums = _summed(call, mine, rows, counts, algorithm or _chosen(call, sum(counts)), out)
     return (_unraveled(places, shape) if isinstance(n, tuple) else places), sums
 
@@ -100,8 +100,8 @@ def _summed(call: Sum, mine: Sparse, rows: Array, counts: Sequence[int], way: st
     if way == "allgather":
         parts = _gathered(call, rows, counts)
         return _merged(parts) if flat is None else _into(flat, parts)
-    found = {"split": _by_regions, "dense": _by_vector}[way](call, mine)
-    return found if flat is None else _into(flat, [found])
+    summed = {"split": _by_regions, "dense": _by_vector}[way](call, mine)
+    return summed if flat is None else _into(flat, [summed])
 
 
 def _into(out: Array, parts: Sequence[Sparse]) -> Sparse:
@@ -109,11 +109,11 @@ def _into(out: Array, parts: Sequence[Sparse]) -> Sparse:
     out[...] = 0
     for indices, values in parts:  # in each, every index is there once
         out[indices] += values
-    there = np.zeros(len(out), bool)
+    present = np.zeros(len(out), bool)
     for indices, _ in parts:
-        there[indices] = True
-    found = np.flatnonzero(there)
-    return found, out[found]
+        present[indices] = True
+    places = np.flatnonzero(present)
+    return places, out[places]
 
 
 def _chosen(call: Sum, total: int) -> str:
@@ -148,11 +148,11 @@ def _checked(indices: Any, values: Any, shape: tuple[int, ...], by_axes: bool) -
 
 def _unraveled(places: Array, shape: tuple[int, ...]) -> Array:
     """A row of indices for each axis."""
-    found = []
+    rows = []
     for length in reversed(shape[1:]):
         places, at = np.divmod(places, max(length, 1))
-        found.append(at)
-    return np.stack([places, *reversed(found)])
+        rows.append(at)
+    return np.stack([places, *reversed(rows)])
 
 
 def _merged(parts: Sequence[Sparse]) -> Sparse:
@@ -198,9 +198,9 @@ def _by_regions(call: Sum, mine: Sparse) -> Sparse:
 
 def _by_vector(call: Sum, mine: Sparse) -> Sparse:
     """An allreduce of the whole vector, and of which elements it holds."""
-    vector, there = np.zeros(call.n, call.values), np.zeros(call.n, np.uint8)
-    vector[mine[0]], there[mine[0]] = mine[1] if call.codec is None else rounded(mine[1], call.codec), 1
+    vector, present = np.zeros(call.n, call.values), np.zeros(call.n, np.uint8)
+    vector[mine[0]], present[mine[0]] = mine[1] if call.codec is None else rounded(mine[1], call.codec), 1
     call.comm.allreduce(vector, timeout=call.timeout)
-    call.comm.allreduce(there, "max", timeout=call.timeout)
-    indices = np.flatnonzero(there)
+    call.comm.allreduce(present, "max", timeout=call.timeout)
+    indices = np.flatnonzero(present)
     return indices, vector[indices]

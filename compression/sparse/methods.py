@@ -60,8 +60,8 @@ def largest(x: Array, k: int) -> Array:
 
 def not_below(x: Array, least: float) -> Array:
     """The indices of the elements of at least this magnitude, and of NaN, ascending."""
-    found = [one.start + np.flatnonzero(~(np.abs(x[one]) < least)) for one in chunks(x.size)]
-    return np.concatenate(found) if found else np.arange(0)
+    indices = [one.start + np.flatnonzero(~(np.abs(x[one]) < least)) for one in chunks(x.size)]
+    return np.concatenate(indices) if indices else np.arange(0)
 
 
 class Sparse(Together):
@@ -121,15 +121,15 @@ class TopK(Sparse):
             return np.arange(0)
         if self.chunk is None or x.size <= self.chunk:
             return largest(x, count(self.density, x.size))
-        found, even = [], x.size // self.chunk * self.chunk
+        indices, even = [], x.size // self.chunk * self.chunk
         k = count(self.density, self.chunk)
         for one in chunks(even, max(1, CHUNK // self.chunk) * self.chunk):
             rows = np.abs(x[one].reshape(-1, self.chunk))
             places = np.sort(np.argpartition(rows, self.chunk - k, axis=1)[:, self.chunk - k :], axis=1)
-            found.append((places + np.arange(one.start, one.stop, self.chunk)[:, None]).reshape(-1))
+            indices.append((places + np.arange(one.start, one.stop, self.chunk)[:, None]).reshape(-1))
         if even < x.size:
-            found.append(even + largest(x[even:], count(self.density, x.size - even)))
-        return np.concatenate(found)
+            indices.append(even + largest(x[even:], count(self.density, x.size - even)))
+        return np.concatenate(indices)
 
 
 class Threshold(Sparse):
@@ -199,12 +199,12 @@ class NonZero(Method):
         flat, into = vector.reshape(-1), result.reshape(-1)
         even = flat.size // self.block * self.block
         rows, rest = flat[:even].reshape(-1, self.block), flat[even:]
-        there = (rows != 0).any(1).astype(np.uint8)
-        comm.allreduce(there, "max")
-        chosen = np.flatnonzero(there)
+        nonzero = (rows != 0).any(1).astype(np.uint8)
+        comm.allreduce(nonzero, "max")
+        chosen = np.flatnonzero(nonzero)
         sums = comm.allreduce(np.concatenate([rows[chosen].reshape(-1), rest]), "avg")
         into[...] = 0
         into[:even].reshape(-1, self.block)[chosen] = sums[: chosen.size * self.block].reshape(-1, self.block)
         into[even:] = sums[chosen.size * self.block :]
         vector[...] = 0
-        return Averaged({}, sums.nbytes + there.nbytes)
+        return Averaged({}, sums.nbytes + nonzero.nbytes)

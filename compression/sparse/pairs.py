@@ -55,26 +55,26 @@ def packed(some: Sparse, first: int, codec: str | None) -> Array:
     rows = np.zeros(len(steps) + int(before.sum()), kind)
     rows["step"][places] = steps - times * FAR
     rows["value"][places] = _halved(values, codec) if codec else values
-    made = rows.view(np.uint8).reshape(len(rows), kind.itemsize)
+    raw = rows.view(np.uint8).reshape(len(rows), kind.itemsize)
     for j in range(max(more, default=0)):
         has = more > j
-        made[places[far][has] - more[has] + j, 2:] = digits[has, j]
-    return made
+        raw[places[far][has] - more[has] + j, 2:] = digits[has, j]
+    return raw
 
 
 def unpacked(rows: Array, dtype: np.dtype[Any], first: int, codec: str | None) -> Sparse:
     """What `packed` had.  ArgumentError if `rows` are not what it makes: they may come from a stranger."""
     kind = _kind(dtype, codec)
-    made = np.ascontiguousarray(rows).reshape(-1, kind.itemsize)
-    told = made.reshape(-1).view(kind)
-    own = told["step"] != 0
-    steps = told["step"].astype(np.int64)
+    raw = np.ascontiguousarray(rows).reshape(-1, kind.itemsize)
+    entries = raw.reshape(-1).view(kind)
+    own = entries["step"] != 0
+    steps = entries["step"].astype(np.int64)
     if not own.all():
-        steps = steps[own] + FAR * _times(made[:, 2:], own)
-        told = told[own]
+        steps = steps[own] + FAR * _times(raw[:, 2:], own)
+        entries = entries[own]
     if float(first) + steps.sum(dtype=float) > MOST:
         raise ArgumentError(BEYOND)
-    return np.cumsum(steps) + (first - 1), _widened(told["value"], codec) if codec else told["value"]
+    return np.cumsum(steps) + (first - 1), _widened(entries["value"], codec) if codec else entries["value"]
 
 
 def _kind(dtype: np.dtype[Any], codec: str | None) -> np.dtype[Any]:
@@ -99,11 +99,11 @@ def _times(fields: Array, own: Array) -> Array:
     digit = others - np.concatenate([[-1], places])[number] - 1
     with np.errstate(over="ignore", invalid="ignore"):
         powers = 256.0 ** np.minimum(np.arange(width), 100)  # what is allowed is exact; more would be infinite
-        told = fields[others] @ powers * 256.0 ** (width * digit)
-    if (number == len(places)).any() or not (told < MOST / FAR).all():
+        terms = fields[others] @ powers * 256.0 ** (width * digit)
+    if (number == len(places)).any() or not (terms < MOST / FAR).all():
         raise ArgumentError(BEYOND)
     times = np.zeros(len(places), np.int64)
-    np.add.at(times, number, told.astype(np.int64))
+    np.add.at(times, number, terms.astype(np.int64))
     return times
 
 

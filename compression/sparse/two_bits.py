@@ -106,6 +106,6 @@ class TwoBits(Together):
             indices = places.view("<u2").astype(np.intp)
         bits = np.unpackbits(wire[:, 8 + end :], axis=1, count=2 * k).reshape(rows, k, 2).astype(bool)
         sizes = np.where(bits[..., 1], levels[:, 1:], levels[:, :1])
-        made = np.zeros((rows, chunk), np.float32)
-        np.put_along_axis(made, indices, np.where(bits[..., 0], -sizes, sizes), axis=1)
-        return made.reshape(-1)[:n]
+        floats = np.zeros((rows, chunk), np.float32)
+        np.put_along_axis(floats, indices, np.where(bits[..., 0], -sizes, sizes), axis=1)
+        return floats.reshape(-1)[:n]
