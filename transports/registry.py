@@ -28,10 +28,10 @@ Loader = Callable[[], Any]
 
 def known() -> dict[str, Loader]:
     """Name -> how to load its class; built in first, then what other packages declare."""
-    found: dict[str, Loader] = {name: partial(_load, path) for name, path in BUILT_IN.items()}
+    loaders: dict[str, Loader] = {name: partial(_load, path) for name, path in BUILT_IN.items()}
     for entry in declared(GROUP):
-        found.setdefault(entry.name, entry.load)
-    return found
+        loaders.setdefault(entry.name, entry.load)
+    return loaders
 
 
 def load(names: list[str] | None = None) -> tuple[dict[str, Any], dict[str, str]]:

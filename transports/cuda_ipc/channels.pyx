@@ -109,9 +109,9 @@ cdef class CudaChannels:
         return 0
 
     cdef CUevent _event(self) except NULL:
-        cdef CUevent made = new_event(self.cuda)
-        self.events.append(<uintptr_t>made)
-        return made
+        cdef CUevent event = new_event(self.cuda)
+        self.events.append(<uintptr_t>event)
+        return event
 
     def offer(self) -> dict:
         """What the peers need to open their side (JSON)."""
@@ -159,7 +159,7 @@ cdef class CudaChannels:
         It must stay until the channels are closed.
         """
         cdef uint32_t n = self.common.registered.count
-        cdef hk_r_memory* made = &self.common.registered.memory[n]
+        cdef hk_r_memory* memory = &self.common.registered.memory[n]
         cdef int capable = 0
         cdef CUresult rc
         for i in range(n):
@@ -171,9 +171,9 @@ cdef class CudaChannels:
             self.cuda.cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address)
             if not capable:
                 return "its allocator makes memory that CUDA does not share between processes (a pool, or virtual memory)"
-            rc = self.cuda.cuMemGetAddressRange_v2(&made.at, &made.size, address)
+            rc = self.cuda.cuMemGetAddressRange_v2(&memory.at, &memory.size, address)
             if rc == 0:
-                rc = self.cuda.cuIpcGetMemHandle(&made.handle, made.at)
+                rc = self.cuda.cuIpcGetMemHandle(&memory.handle, memory.at)
             if rc != 0:
                 return f"CUDA does not share it: {error_text(rc)}"
         hk_store32(&self.common.registered.count, n + 1)

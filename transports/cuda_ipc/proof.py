@@ -67,11 +67,11 @@ class Proof:
             return str(offer["refused"])
         try:
             self._mapped[rank] = mapped = Mapped(self.device, offer["handle"])
-            found = numpy.zeros(TOKEN, numpy.uint8)
-            self._copy(found.ctypes.data, mapped.address)
+            token = numpy.zeros(TOKEN, numpy.uint8)
+            self._copy(token.ctypes.data, mapped.address)
         except TransportError as why:
             return f"from {self.device}, {offer['gpu']}: {why}"
-        return None if found.tobytes().hex() == offer["token"] else "another memory was mapped than its own"
+        return None if token.tobytes().hex() == offer["token"] else "another memory was mapped than its own"
 
     def _copy(self, to: int, source: int) -> None:
         self.device.copy(to, source, TOKEN, 0)

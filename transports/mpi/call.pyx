@@ -78,9 +78,9 @@ cdef class MpiCall:
 
     cdef uintptr_t array(self, list values, bint large) except 0:
         import array
-        made = array.array("q" if large else "i", values)
-        self.arrays.append(made)
-        return made.buffer_info()[0]
+        numbers = array.array("q" if large else "i", values)
+        self.arrays.append(numbers)
+        return numbers.buffer_info()[0]
 
     @property
     def under_way(self):

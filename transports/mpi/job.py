@@ -85,12 +85,12 @@ class MpiJob:
         """
         MPI, group = self.mpi.MPI, self.comm.Get_group()
         some = group.Incl(ranks)
-        made = self.comm.Create_group(some, number % FEWEST_TAGS)
+        comm = self.comm.Create_group(some, number % FEWEST_TAGS)
         some.Free()
         group.Free()
-        made.Set_errhandler(MPI.ERRORS_RETURN)
-        self.made.append(made)
-        return made
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.made.append(comm)
+        return comm
 
     def may_call(self) -> bool:
         """May this thread call MPI now?"""

@@ -46,16 +46,16 @@ cdef class Mpi:
 
     cdef uintptr_t find(self, str name) except? 0:
         """Where a function is, 0 if the library has none of that name."""
-        found = getattr(self.library, name, None)
-        return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value
+        function = getattr(self.library, name, None)
+        return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
     def has(self, str name):
         return self.find(name) != 0
 
     def asked(self, str name):
         """What `int name(void)` answers; None if the library has no such function."""
-        found = getattr(self.library, name, None)
-        return None if found is None else found()
+        function = getattr(self.library, name, None)
+        return None if function is None else function()
 
     def end(self):
         """MPI_Finalize has begun."""

@@ -39,13 +39,13 @@ PATIENCE = 1.0
 
 cdef int end_open(hk_p_end* e, const hk_channel_ops* ops, Device device, channel) except -1:
     cdef int i
-    cdef uintptr_t made
+    cdef uintptr_t handle
     hk_p_open(e, ops, &device.d, channel_of(channel))
-    made = device.alloc_host(HK_P_SLOTS * HK_P_SLOT_BYTES)
-    e.slots = <char*>made
+    handle = device.alloc_host(HK_P_SLOTS * HK_P_SLOT_BYTES)
+    e.slots = <char*>handle
     for i in range(HK_P_SLOTS):
-        made = device.event()
-        e.event[i] = <CUevent>made
+        handle = device.event()
+        e.event[i] = <CUevent>handle
     return 0
 
 

@@ -161,7 +161,7 @@ cdef class RingChannels:
 
     def agree(self, offers):
         """Does every member read every other's memory?  Then the first member's rules are everybody's."""
-        everybody = all(said and len(said["reads"]) == self.size - 1 for said in offers)
+        everybody = all(offer and len(offer["reads"]) == self.size - 1 for offer in offers)
         if everybody:
             self.usual = tuple(map(tuple, offers[0]["from"]))
         return everybody

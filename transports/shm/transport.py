@@ -200,8 +200,8 @@ def _remove_door(path: str, rank: int) -> None:
     if name != str(rank) or not os.path.basename(folder).startswith(PREFIX):
         return
     with contextlib.suppress(OSError):
-        found = os.lstat(path)
-        if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid():
+        status = os.lstat(path)
+        if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.getuid():
             os.unlink(path)
     with contextlib.suppress(OSError):
         os.rmdir(folder)  # only if it is empty
@@ -257,13 +257,13 @@ def _give(link: socket.socket, window: Window) -> None:
 
 def _receive(link: socket.socket) -> tuple[int, int]:
     """The one descriptor of the next message, and how many addresses its owner keeps for it."""
-    said, extra, _, _ = link.recvmsg(ADDRESSES.size, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+    packed, extra, _, _ = link.recvmsg(ADDRESSES.size, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, data in extra:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    if len(fds) != 1 or len(said) != ADDRESSES.size:
+    if len(fds) != 1 or len(packed) != ADDRESSES.size:
         for fd in fds:  # there is room for a second one
             os.close(fd)
         raise TransportError("the peer closed the connection before it passed its memory on")
-    return fds[0], min(ADDRESSES.unpack(said)[0], RESERVE)
+    return fds[0], min(ADDRESSES.unpack(packed)[0], RESERVE)

@@ -67,13 +67,13 @@ cdef extern from "sys/uio.h" nogil:
 
 def read_memory(int pid, uintptr_t address, size_t nbytes):
     """These bytes of another process.  OSError: the system does not let us (another user, Yama, seccomp, a container)."""
-    cdef bytearray found = bytearray(nbytes)
-    cdef iovec here, there
-    here.iov_base, here.iov_len = <char*>found, nbytes
-    there.iov_base, there.iov_len = <void*>address, nbytes
-    if process_vm_readv(pid, &here, 1, &there, 1, 0) != <ssize_t>nbytes:
+    cdef bytearray data = bytearray(nbytes)
+    cdef iovec local, remote
+    local.iov_base, local.iov_len = <char*>data, nbytes
+    remote.iov_base, remote.iov_len = <void*>address, nbytes
+    if process_vm_readv(pid, &local, 1, &remote, 1, 0) != <ssize_t>nbytes:
         raise OSError(errno, strerror(errno).decode())
-    return bytes(found)
+    return bytes(data)
 
 
 cdef class Window:
@@ -131,11 +131,11 @@ cdef class Window:
     cdef size_t _proven_size(self) except 0:
         """How large a peer's window is.  TransportError: it could turn a read into SIGBUS, or is none."""
         import fcntl
-        cdef statfs_t found
+        cdef statfs_t filesystem
         cdef size_t size = os.fstat(self.fd).st_size
         # One that can shrink does so under us.  One of huge pages may have none left when it is touched.
         sealed = fcntl.fcntl(self.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
-        if not sealed or size < FIRST or fstatfs(self.fd, &found) != 0 or found.f_type != TMPFS_MAGIC:
+        if not sealed or size < FIRST or fstatfs(self.fd, &filesystem) != 0 or filesystem.f_type != TMPFS_MAGIC:
             raise TransportError("a peer offered shared memory that is not a sealed hocket window")
         return size
 

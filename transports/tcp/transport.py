@@ -74,8 +74,8 @@ class TcpTransport:
 
     def offer(self) -> dict[str, Any]:
         _, host, port = self._listener.address  # type: ignore[misc]
-        found = {"host": host, "port": port, "network": network_id(), "encrypts": self.context.encrypt}
-        return {**found, "cipher": tls.FASTEST} if self.context.encrypt else found
+        offer = {"host": host, "port": port, "network": network_id(), "encrypts": self.context.encrypt}
+        return {**offer, "cipher": tls.FASTEST} if self.context.encrypt else offer
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
         """A loopback address does not reach another host; the connection itself is made at first use."""

@@ -62,11 +62,11 @@ PAGE = 4096
 
 
 cdef char* ring_memory(size_t size) except NULL:
-    cdef void* made = NULL
-    if posix_memalign(&made, PAGE, size) != 0:
+    cdef void* memory = NULL
+    if posix_memalign(&memory, PAGE, size) != 0:
         raise MemoryError
-    memset(made, 0, size)
-    return <char*>made
+    memset(memory, 0, size)
+    return <char*>memory
 
 
 @cython.no_gc_clear     # `device` is needed to the end

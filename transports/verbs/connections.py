@@ -102,10 +102,10 @@ class Outgoing:
                 look()
                 if time.monotonic() > deadline:
                     raise TransportError(f"rank {rank} did not answer within {me.timeout:g} s")
-            said: Message = self._said or {"refused": self._ended_how}
-            if "answer" not in said:
-                raise TransportError(f"rank {rank} refused: {said.get('refused')}")
-            self.writer.connect(path, said["answer"])
+            message: Message = self._said or {"refused": self._ended_how}
+            if "answer" not in message:
+                raise TransportError(f"rank {rank} refused: {message.get('refused')}")
+            self.writer.connect(path, message["answer"])
         except BaseException:
             self.close()
             raise

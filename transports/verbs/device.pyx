@@ -56,13 +56,13 @@ def devices():
     cdef int n = 0, i
     if library():
         raise TransportError(library())
-    cdef ibv_device** found = ibv.ibv_get_device_list(&n)
-    if found == NULL:
+    cdef ibv_device** listed = ibv.ibv_get_device_list(&n)
+    if listed == NULL:
         raise OSError(errno, os.strerror(errno))
     try:
-        return [ibv.ibv_get_device_name(found[i]).decode() for i in range(n)]
+        return [ibv.ibv_get_device_name(listed[i]).decode() for i in range(n)]
     finally:
-        ibv.ibv_free_device_list(found)
+        ibv.ibv_free_device_list(listed)
 
 
 cdef refused(str what, int code=0):
@@ -81,13 +81,13 @@ cdef class Device:
         self.name, self.owners = name, {}
         if library():
             raise TransportError(library())
-        cdef ibv_device** found = ibv.ibv_get_device_list(&n)
-        if found == NULL:
+        cdef ibv_device** listed = ibv.ibv_get_device_list(&n)
+        if listed == NULL:
             raise refused("RDMA devices cannot be listed")
         for i in range(n):
-            if ibv.ibv_get_device_name(found[i]).decode() == name:
-                self.context = ibv.ibv_open_device(found[i])
-        ibv.ibv_free_device_list(found)
+            if ibv.ibv_get_device_name(listed[i]).decode() == name:
+                self.context = ibv.ibv_open_device(listed[i])
+        ibv.ibv_free_device_list(listed)
         if self.context == NULL:
             raise refused(f"the RDMA device {name} cannot be opened")
         memset(&attr, 0, sizeof(attr))
@@ -172,20 +172,20 @@ cdef class Device:
 
     def _spare(self, bint make):
         """A free entry, else (or to `make` room) the one that has not been used for longest; -1: all are in use."""
-        cdef int i, found = -1
+        cdef int i, spare = -1
         cdef hk_pin* e
         pthread_mutex_lock(&self.pins.lock)
         for i in range(HK_V_PINS):
             e = &self.pins.pin[i]
             if e.mr == NULL and e.uses == 0 and not make:
-                found = i
+                spare = i
                 break
-            if e.mr != NULL and e.uses == 0 and (found < 0 or e.age < self.pins.pin[found].age):
-                found = i
+            if e.mr != NULL and e.uses == 0 and (spare < 0 or e.age < self.pins.pin[spare].age):
+                spare = i
         pthread_mutex_unlock(&self.pins.lock)
-        if found >= 0 and self.pins.pin[found].mr != NULL and not self._drop(found):
+        if spare >= 0 and self.pins.pin[spare].mr != NULL and not self._drop(spare):
             return self._spare(make)    # a channel has begun to use it
-        return found
+        return spare
 
     def _drop(self, int i):
         """Unpin, unless it is in use."""

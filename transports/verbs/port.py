@@ -59,11 +59,11 @@ class Port:
 
     def path(self, theirs: dict[str, Any]) -> Path:
         """How to reach them; TransportError if the two have no kind of address in common."""
-        found = self.way(theirs)
-        if found is None:
+        way = self.way(theirs)
+        if way is None:
             both = [", ".join(dict.fromkeys(f for f, *_ in gids)) or "none" for gids in (self.gids, theirs["gids"])]
             raise TransportError(f"the ports have no kind of address in common (here {both[0]}; there {both[1]})")
-        family, index, gid = found
+        family, index, gid = way
         # Inside an InfiniBand subnet the LID is the address; a GID costs a longer header.
         near = family == FAMILIES[4] and any(mine[:8] == gid[:8] for f, _, mine in self.gids if f == family)
         lid = theirs["lid"] if family == FAMILIES[4] else 0
@@ -84,11 +84,11 @@ def wanted(text: str) -> tuple[str, int | None, int | None]:
 def choose(setting: str = "") -> Port:
     """The port to use: the one that was asked for, else the first that is active.  TransportError says why none is."""
     name, number, gid_index = wanted(setting) if setting else ("", None, None)
-    there = devices()
-    if name and name not in there:
-        raise ArgumentError(f"HOCKET_RDMA={setting}: no RDMA device {name}; there are {', '.join(there) or 'none'}")
+    names = devices()
+    if name and name not in names:
+        raise ArgumentError(f"HOCKET_RDMA={setting}: no RDMA device {name}; there are {', '.join(names) or 'none'}")
     refused = []
-    for each in [name] if name else there:
+    for each in [name] if name else names:
         device = Device(each)
         if number and number > device.ports:
             device.close()

@@ -54,10 +54,10 @@ class VerbsTransport:
         if why:
             return why
         try:
-            there = devices()
+            names = devices()
         except OSError as error:
             return f"this kernel has no RDMA ({error.strerror})"
-        return None if there else "there is no RDMA device"
+        return None if names else "there is no RDMA device"
 
     @staticmethod
     def about() -> str:
@@ -66,10 +66,10 @@ class VerbsTransport:
 
         try:
             port = choose(os.environ.get("HOCKET_RDMA", ""))
-            found = f"{port.text}, {', '.join(dict.fromkeys(family for family, *_ in port.gids))}"
+            words = f"{port.text}, {', '.join(dict.fromkeys(family for family, *_ in port.gids))}"
         except (ArgumentError, TransportError) as why:
-            found = f"but no port can be used: {why}"
-        return f"({found}; GPUDirect: {gpudirect.refusal() or 'offered by the drivers'})"
+            words = f"but no port can be used: {why}"
+        return f"({words}; GPUDirect: {gpudirect.refusal() or 'offered by the drivers'})"
 
     def offer(self) -> dict[str, Any]:
         _, host, port = self._listener.address  # type: ignore[misc]
@@ -94,9 +94,9 @@ class VerbsTransport:
 
     def detail(self, rank: int) -> str:
         """For people: the devices, and how long messages come."""
-        found = self.port.way(self._addresses[rank])
+        way = self.port.way(self._addresses[rank])
         keys = "through windows" if self.device.windows else "registered one by one, as the device has no windows"
-        return f"{self.port.text}, {found[0] if found else ''}; long messages are not copied: {keys}"
+        return f"{self.port.text}, {way[0] if way else ''}; long messages are not copied: {keys}"
 
     def address_of(self, rank: int) -> dict[str, Any]:
         return self._addresses[rank]
@@ -112,9 +112,9 @@ class VerbsTransport:
     def incoming(self, rank: int, name: str) -> Incoming:
         """The reading end of a channel: whoever needs it first, we or the writer, makes it."""
         if name == PROBE:
-            made = Incoming(self.device)
-            self._probes.add(made)
-            return made
+            reader = Incoming(self.device)
+            self._probes.add(reader)
+            return reader
         with self._lock:
             return self._readers.setdefault((rank, name), Incoming(self.device))
 
