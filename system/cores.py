@@ -57,9 +57,9 @@ def _own_paths(proc: str) -> Iterator[tuple[int, str]]:
 def _mounts(proc: str) -> Iterator[tuple[int, str, str]]:
     """(version, which group is mounted, where) of the hierarchies that know quotas."""
     for line in _lines(f"{proc}/mountinfo"):
-        here, _, there = line.partition(" - ")
-        kind, _, options = there.split(" ", 2)
-        root, point = here.split(" ")[3:5]
+        mount, _, filesystem = line.partition(" - ")
+        kind, _, options = filesystem.split(" ", 2)
+        root, point = mount.split(" ")[3:5]
         if kind == "cgroup2":
             yield 2, root, point
         elif kind == "cgroup" and "cpu" in options.split(" ")[-1].split(","):

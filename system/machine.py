@@ -65,10 +65,10 @@ def numeric(place: tuple[str, int] | tuple[str, int, int, int]) -> str:
 def local_end(host: str) -> str | None:
     """The address of this machine from which it reaches `host`; None if it has no way there."""
     try:
-        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+        addresses = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
         return None
-    for family, kind, _, _, place in found:
+    for family, kind, _, _, place in addresses:
         with contextlib.suppress(OSError), socket.socket(family, kind) as sock:
             sock.connect(place)  # sends nothing, but chooses a local address
             return numeric(sock.getsockname())
@@ -92,8 +92,8 @@ def own_folder(environ: Mapping[str, str]) -> str:
     """The same on two processes of one kernel only if they see the same folder for temporary files."""
     for base in temporary(environ):
         with contextlib.suppress(OSError):
-            found = os.stat(base)
-            return f"{found.st_dev}:{found.st_ino}"
+            status = os.stat(base)
+            return f"{status.st_dev}:{status.st_ino}"
     return ""
 
 

@@ -25,10 +25,11 @@ def queueing(address: str) -> str:
     "" where the kernel does not say.
     """
     with contextlib.suppress(OSError, struct.error):
-        found = _interface(ipaddress.ip_address(address.partition("%")[0]).packed)
-        if found is not None:
-            kinds = [kind for index, kind in _disciplines() if index == found]
-            return f"{socket.if_indextoname(found)} ({', '.join(dict.fromkeys(kinds)) or 'unknown'}): {verdict(kinds)}"
+        interface = _interface(ipaddress.ip_address(address.partition("%")[0]).packed)
+        if interface is not None:
+            kinds = [kind for index, kind in _disciplines() if index == interface]
+            disciplines = ", ".join(dict.fromkeys(kinds)) or "unknown"
+            return f"{socket.if_indextoname(interface)} ({disciplines}): {verdict(kinds)}"
     return ""
 
 
@@ -73,9 +74,9 @@ def _dump(kind: int, ask: bytes, size: int) -> Iterator[tuple[bytes, Attributes]
 
 
 def _attributes(data: bytes) -> Attributes:
-    found = {}
+    attributes = {}
     while len(data) >= 4:
         length, kind = struct.unpack_from("=HH", data)
-        found[kind] = data[4:length]
+        attributes[kind] = data[4:length]
         data = data[max(4, (length + 3) & ~3) :]
-    return found
+    return attributes

@@ -25,11 +25,11 @@ class RunDelay:
 
 def _delays(place: str) -> dict[str, int]:
     """Thread -> nanoseconds until now; empty where the kernel does not tell."""
-    found = {}
+    delays = {}
     try:
         for thread in os.listdir(place):
             with open(os.path.join(place, thread, "schedstat"), "rb") as file:
-                found[thread] = int(file.read().split()[1])
+                delays[thread] = int(file.read().split()[1])
     except (OSError, IndexError, ValueError):  # a thread may end meanwhile: what is known of the others is enough
         pass
-    return found
+    return delays

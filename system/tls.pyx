@@ -137,10 +137,10 @@ cdef class Tls:
 
     def binding(self):
         """Bytes that both ends of this connection have, and nobody else.  After the handshake."""
-        cdef unsigned char found[HK_TLS_BINDING]
-        if not hk_tls_binding(&self.tls, found):
+        cdef unsigned char data[HK_TLS_BINDING]
+        if not hk_tls_binding(&self.tls, data):
             raise TransportError("the system's OpenSSL could not say what binds a connection")
-        return PyBytes_FromStringAndSize(<char*>found, HK_TLS_BINDING)
+        return PyBytes_FromStringAndSize(<char*>data, HK_TLS_BINDING)
 
     cdef object failure(self, int rc):
         if rc == HK_TLS_FAULT:
@@ -161,7 +161,7 @@ cdef class Tls:
 
         All, as `select` knows nothing of what lies here already.
         """
-        cdef bytes found, room
+        cdef bytes room
         cdef long n
         pieces = []
         self.tls.only = 2           # the socket is asked once

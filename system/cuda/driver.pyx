@@ -71,21 +71,21 @@ def device_of(uintptr_t address) -> int:
 
 def current() -> int:
     """The GPU that this thread works on: the first, if it has not said; -1: there is no driver."""
-    cdef CUdevice found = 0
+    cdef CUdevice handle = 0
     if library():
         return -1
-    return found if cuda.cuCtxGetDevice(&found) == 0 else 0
+    return handle if cuda.cuCtxGetDevice(&handle) == 0 else 0
 
 
 def device(int ordinal) -> Device:
     """This process's one object of the GPU."""
     with _lock:
-        found = _devices.get(ordinal)
-    if found is None:
-        made = Device(ordinal)
+        gpu = _devices.get(ordinal)
+    if gpu is None:
+        fresh = Device(ordinal)
         with _lock:
-            found = _devices.setdefault(ordinal, made)
-    return found
+            gpu = _devices.setdefault(ordinal, fresh)
+    return gpu
 
 
 cdef class Device:
@@ -135,12 +135,12 @@ cdef class Device:
 
     def alloc_host(self, size_t nbytes) -> int:
         """The address of so many bytes of host memory that GPUs reach too (pinned)."""
-        cdef void* made = NULL
+        cdef void* memory = NULL
         cdef CUresult rc
         with self, nogil:
-            rc = cuda.cuMemHostAlloc(&made, nbytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)
+            rc = cuda.cuMemHostAlloc(&memory, nbytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)
         check(rc, f"{nbytes} bytes of pinned memory for GPU {self.ordinal}")
-        return <uintptr_t>made
+        return <uintptr_t>memory
 
     def free_host(self, uintptr_t address) -> None:
         """Waits for the GPU, as `free` does."""
@@ -149,10 +149,10 @@ cdef class Device:
 
     def stream(self, int priority=0) -> int:
         """A new stream, which waits for no other."""
-        cdef CUstream made = NULL
+        cdef CUstream stream = NULL
         with self:
-            check(cuda.cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, priority), "a stream")
-        return <uintptr_t>made
+            check(cuda.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, priority), "a stream")
+        return <uintptr_t>stream
 
     def end_stream(self, uintptr_t stream) -> None:
         with self:
@@ -169,10 +169,10 @@ cdef class Device:
 
     def event(self) -> int:
         """A new event of this process alone."""
-        cdef CUevent made = NULL
+        cdef CUevent event = NULL
         with self:
-            check(cuda.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING), f"an event of GPU {self.ordinal}")
-        return <uintptr_t>made
+            check(cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), f"an event of GPU {self.ordinal}")
+        return <uintptr_t>event
 
     def end_event(self, uintptr_t event) -> None:
         with self:
@@ -255,7 +255,7 @@ cdef class Device:
     def function(self, key, str name, load) -> int:
         """The kernel `name` of the module `key`; `load()` gives its image, the first time."""
         cdef CUmodule module = NULL
-        cdef CUfunction found = NULL
+        cdef CUfunction kernel = NULL
         cdef bytes image
         cdef const char* code
         cdef CUresult rc
@@ -269,8 +269,8 @@ cdef class Device:
                 self.modules[key] = <uintptr_t>module
             with self:
                 module = <CUmodule><uintptr_t>self.modules[key]
-                check(cuda.cuModuleGetFunction(&found, module, name.encode()), f"the kernel {name}")
-            self.functions[key, name] = <uintptr_t>found
+                check(cuda.cuModuleGetFunction(&kernel, module, name.encode()), f"the kernel {name}")
+            self.functions[key, name] = <uintptr_t>kernel
         return self.functions[key, name]
 
     def __enter__(self):
