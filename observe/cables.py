@@ -17,15 +17,15 @@ Cable = tuple[str, str]
 """From host to host: one direction."""
 
 
-def cables(found: Findings) -> dict[Cable, Link]:
+def cables(findings: Findings) -> dict[Cable, Link]:
     """Of each that messages passed: bytes a second while at least one was under way, and the least latency.
 
     A message is under way from when it is offered, and its receiver is in the call, until all of it has come.
     """
-    hosts = hosts_of(found.timeline)
-    entered = {(stay.rank, stay.call): stay.enter for stay in found.evidence.stays}
+    hosts = hosts_of(findings.timeline)
+    entered = {(stay.rank, stay.call): stay.enter for stay in findings.evidence.stays}
     seen: dict[Cable, list[NDArray[np.float64]]] = defaultdict(list)
-    for (comm, source, dest), way in ways(found.timeline).items():
+    for (comm, source, dest), way in ways(findings.timeline).items():
         if hosts.get(source) == hosts.get(dest) or not (len(way.sends) and len(way.receives)):
             continue
         steps = way.steps(receiving=True)

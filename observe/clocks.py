@@ -163,10 +163,10 @@ class Clock:
         """One line, or as few as go through all gates.  Raises ArgumentError if they bind nothing from both sides."""
         left, pieces = sorted(given), list[Line]()
         while left:
-            count, found = _longest(left, fastest)
-            if found is None:
+            count, piece = _longest(left, fastest)
+            if piece is None:
                 break
-            pieces.append(found)
+            pieces.append(piece)
             left = left[count:]
         if not pieces:
             raise ArgumentError("these times say nothing about the clocks: expected messages in both directions")
@@ -211,13 +211,13 @@ class Clock:
     @property
     def breaks(self) -> list[Break]:
         """Where no line fitted."""
-        found = []
+        breaks = []
         for one, two in zip(self.pieces, self.pieces[1:], strict=False):
             middle = np.array([(one.last + two.first) // 2])
             ((a,), (b,)), ((c,), (d,)) = one.bounds(middle), two.bounds(middle)
             jump = two.base - one.base + (c + d - a - b) / 2
-            found.append(Break(one.last, two.first, float(jump), float(b - a + d - c) / 2))
-        return found
+            breaks.append(Break(one.last, two.first, float(jump), float(b - a + d - c) / 2))
+        return breaks
 
 
 def _longest(given: list[Gate], fastest: float) -> tuple[int, Line | None]:
@@ -225,8 +225,8 @@ def _longest(given: list[Gate], fastest: float) -> tuple[int, Line | None]:
     kinds = {gate.above for gate in given}
     if len(kinds) < 2:
         return 0, None
-    found = line(given, fastest)
-    good, bad = (len(given), len(given)) if found is not None else (1, len(given))
+    best = line(given, fastest)
+    good, bad = (len(given), len(given)) if best is not None else (1, len(given))
     while bad - good > 1:
         middle = (good + bad) // 2
         both = len({gate.above for gate in given[:middle]}) == 2
@@ -234,5 +234,5 @@ def _longest(given: list[Gate], fastest: float) -> tuple[int, Line | None]:
         if tried is None and both:
             bad = middle
         else:
-            good, found = middle, tried
-    return good, found
+            good, best = middle, tried
+    return good, best

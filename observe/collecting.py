@@ -35,7 +35,7 @@ def collect(path: str) -> Folder:
 
     Raises ArgumentError if there is none, or if they are of several jobs.
     """
-    found = Folder()
+    folder = Folder()
     try:
         names = sorted(os.listdir(path))
     except OSError as why:
@@ -44,19 +44,19 @@ def collect(path: str) -> Folder:
         try:
             with _opened(os.path.join(path, name)) as file:
                 if name == PINGS:
-                    found.pings = _pings(file.read(MOST_PINGS))
+                    folder.pings = _pings(file.read(MOST_PINGS))
                 else:
-                    found.recorded += read(Part(file.fileno()))
+                    folder.recorded += read(Part(file.fileno()))
         except (NotARecording, ArgumentError) as why:
-            found.refused[name] = str(why)
+            folder.refused[name] = str(why)
         except OSError as why:
-            found.refused[name] = f"it cannot be read: {why.strerror}"
-    jobs = sorted({each.facts.job for each in found.recorded})
+            folder.refused[name] = f"it cannot be read: {why.strerror}"
+    jobs = sorted({each.facts.job for each in folder.recorded})
     if not jobs:
-        raise ArgumentError(f"{path!r} has no recordings" + "".join(f"; {n}: {w}" for n, w in found.refused.items()))
+        raise ArgumentError(f"{path!r} has no recordings" + "".join(f"; {n}: {w}" for n, w in folder.refused.items()))
     if len(jobs) > 1:
         raise ArgumentError(f"{path!r} has recordings of several jobs ({', '.join(jobs)}): merge them one by one")
-    return found
+    return folder
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 def _pings(data: bytes) -> dict[int, list[Ping]]:
     try:
-        told: Any = json.loads(data)
-        return {int(rank): [Ping(*map(int, each)) for each in some] for rank, some in told.items()}
+        by_rank: Any = json.loads(data)
+        return {int(rank): [Ping(*map(int, each)) for each in some] for rank, some in by_rank.items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ArgumentError("its pings cannot be read") from None

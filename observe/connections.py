@@ -41,18 +41,18 @@ class Connection:
 
 def connections(timeline: Timeline) -> dict[tuple[int, int], Connection]:
     """(from rank, to rank) -> what is known.  Counts are those of the time that was traced."""
-    found: dict[tuple[int, int], dict[str, list[float]]] = {}
+    links: dict[tuple[int, int], dict[str, list[float]]] = {}
     for number, track in enumerate(timeline.tracks):
         words = track.name.split(" ")
         if track.group != "link" or not track.counter or len(words) < 3 or not words[2].isdecimal():
             continue
         values = timeline.counts["value"][timeline.counts["track"] == number]
         if len(values):
-            numbers = found.setdefault((track.process, int(words[2])), {})
+            numbers = links.setdefault((track.process, int(words[2])), {})
             rtt = words[0] == Link.RTT_US.name.lower()
             value = np.median(values) if rtt else values.max() - values.min()
             numbers.setdefault(words[0], []).append(float(value))
-    return {link: _put_together(numbers) for link, numbers in found.items()}
+    return {link: _put_together(numbers) for link, numbers in links.items()}
 
 
 def _put_together(numbers: dict[str, list[float]]) -> Connection:

@@ -38,7 +38,7 @@ def parts(of: Recorded, ring: Ring, until: int) -> list[Part]:
     records = taken(ring.records, np.argsort(ring.records["ns"], kind="stable"))
     marks = _is(records, Kind.MARK)
     peers = _world(ring)
-    found = [
+    every = [
         *_calls(records, until),
         _steps(records, until),
         *_waits(records, until, peers),
@@ -49,7 +49,7 @@ def parts(of: Recorded, ring: Ring, until: int) -> list[Part]:
         *_moments(records, marks[marks["lane"] != SPAN], peers),
         *_spans(marks[marks["lane"] == SPAN], of),
     ]
-    return [part for part in found if len(part.slices)]
+    return [part for part in every if len(part.slices)]
 
 
 def _world(ring: Ring) -> NDArray[np.uint16]:
@@ -124,15 +124,15 @@ def _waits(records: Rows, until: int, peers: Rows) -> list[Part]:
     at = np.where(stops, np.arange(len(rows)), len(rows))
     following = np.minimum.accumulate(at[::-1])[::-1]
     ends = np.append(rows["ns"].astype(np.int64), until)[following]
-    found = []
+    waits = []
     for kind, group in ((Kind.WAIT_RECV, "waits"), (Kind.WAIT_SEND, "room")):
         mine = rows["kind"] == kind
         begun = taken(rows, mine)
         spans = _made(begun, begun["ns"], ends[mine])
         spans["peer"], spans["bytes"] = peers[begun["peer"]], 0
         what = "wait for a message" if group == "waits" else "wait until it is taken"
-        found.append(Part(group, f"waits{'' if group == 'waits' else ' for room'}", spans, what))
-    return found
+        waits.append(Part(group, f"waits{'' if group == 'waits' else ' for room'}", spans, what))
+    return waits
 
 
 def _messages(records: Rows, way: str, until: int, peers: Rows) -> list[Part]:
@@ -140,14 +140,14 @@ def _messages(records: Rows, way: str, until: int, peers: Rows) -> list[Part]:
     ready, ended = (Kind.SEND_READY, Kind.SEND_END) if way == "send" else (Kind.RECV_READY, Kind.RECV_END)
     group, words = ("sends", "to") if way == "send" else ("receives", "from")
     every, over, done = _is(records, ready), _is(records, ended), _is(records, *ENDS)
-    found = []
+    messages = []
     for peer in np.unique(every["peer"]).tolist():
         begun = taken(every, every["peer"] == peer)
         ends = _ends(begun, taken(over, over["peer"] == peer), -1, "step", "lane")
         spans = _made(begun, begun["ns"], np.where(ends >= 0, ends, _ends_of_calls(begun, done, until)))
         spans["peer"] = peers[peer]
-        found.append(Part(group, f"{words} {int(peers[peer])}", spans, way))
-    return found
+        messages.append(Part(group, f"{words} {int(peers[peer])}", spans, way))
+    return messages
 
 
 def _ends_of_calls(begun: Rows, done: Rows, until: int) -> Rows:
@@ -156,8 +156,8 @@ def _ends_of_calls(begun: Rows, done: Rows, until: int) -> Rows:
     last = np.full(len(calls), until, np.int64)
     _, at, of = np.intersect1d(calls, done["seq"], return_indices=True)
     last[at] = done["ns"][of]
-    found: Rows = last[whose]
-    return found
+    ends: Rows = last[whose]
+    return ends
 
 
 def _ending(records: Rows, kind: Kind, group: str, name: str, ns: Rows) -> Part:
@@ -179,15 +179,15 @@ MOMENTS = {
 
 
 def _moments(records: Rows, marks: Rows, peers: Rows) -> list[Part]:
-    found = []
+    moments = []
     for kind, (group, name) in MOMENTS.items():
         rows = marks if kind == Kind.MARK else _is(records, kind)
         spans = _made(rows, rows["ns"], rows["ns"])
         spans["peer"], spans["step"] = peers[rows["peer"]], NOBODY
         if kind == Kind.LONG_WAIT:
             spans["begin"], spans["bytes"] = rows["ns"] - np.minimum(rows["ns"], rows["bytes"]), 0
-        found.append(Part(group, name, spans, rows["what"] if kind in (Kind.MARK, Kind.LONG_WAIT) else name))
-    return found
+        moments.append(Part(group, name, spans, rows["what"] if kind in (Kind.MARK, Kind.LONG_WAIT) else name))
+    return moments
 
 
 def _spans(records: Rows, of: Recorded) -> list[Part]:
@@ -195,7 +195,7 @@ def _spans(records: Rows, of: Recorded) -> list[Part]:
     ends = records["ns"].astype(np.int64)
     spans = _made(records, np.maximum(0, ends - records["bytes"].astype(np.int64)), ends)
     spans["seq"], spans["bytes"], spans["step"] = 0, 0, NOBODY
-    found = []
+    tracks = []
     for group in np.unique(records["seq"]).tolist():
         mine = np.flatnonzero(records["seq"] == group)
         mine = mine[np.lexsort((-spans["end"][mine], spans["begin"][mine]))]
@@ -203,14 +203,14 @@ def _spans(records: Rows, of: Recorded) -> list[Part]:
         for row in range(max(rows) + 1):
             kept = mine[np.array(rows) == row]
             name = f"{of.what(group).text or 'spans'}{f' {row + 1}' if row else ''}"
-            found.append(Part("spans", name, spans[kept], records["what"][kept]))
-    return found
+            tracks.append(Part("spans", name, spans[kept], records["what"][kept]))
+    return tracks
 
 
 def _rows(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
     """The first row for each in which it follows all others or lies in them; in the order of their beginnings."""
     under_way: list[list[int]] = []
-    found = []
+    rows = []
     for begin, end in zip(begins, ends, strict=True):
         for row, open_ones in enumerate(under_way):
             while open_ones and open_ones[-1] <= begin:
@@ -221,8 +221,8 @@ def _rows(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
             row = len(under_way)
             under_way.append([])
         under_way[row].append(end)
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def links(ring: Ring) -> Sequence[tuple[int, int, int, Rows]]:

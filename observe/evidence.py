@@ -87,18 +87,18 @@ def hosts_of(timeline: Timeline) -> dict[int, str]:
 
 
 def _of(ranks: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    found = ranks.get(str(rank))
-    return found if isinstance(found, dict) else {}
+    facts = ranks.get(str(rank))
+    return facts if isinstance(facts, dict) else {}
 
 
 def _clocks(timeline: Timeline) -> dict[int, tuple[object, float]]:
     facts = timeline.about.get("ranks")
-    found: dict[int, tuple[object, float]] = {}
+    clocks: dict[int, tuple[object, float]] = {}
     for rank in timeline.processes:
-        said = _of(facts if isinstance(facts, dict) else {}, rank)
-        error = said.get("clock_error_us")
-        found[rank] = str(said.get("clock")), 1e-6 * error if isinstance(error, (int, float)) else math.inf
-    return found
+        own = _of(facts if isinstance(facts, dict) else {}, rank)
+        error = own.get("clock_error_us")
+        clocks[rank] = str(own.get("clock")), 1e-6 * error if isinstance(error, (int, float)) else math.inf
+    return clocks
 
 
 class Way:
@@ -110,8 +110,8 @@ class Way:
 
     def steps(self, receiving: bool) -> Steps:
         """One end's messages, together with what the other end says of them."""
-        here, there = (self.receives, self.sends) if receiving else (self.sends, self.receives)
-        return Steps(here, _other_end(here, there))
+        own, other = (self.receives, self.sends) if receiving else (self.sends, self.receives)
+        return Steps(own, _other_end(own, other))
 
 
 class Steps:
@@ -136,34 +136,34 @@ class Steps:
             setattr(self, name, getattr(self, name)[order])
 
 
-def _other_end(here: Rows, there: Rows) -> Floats:
+def _other_end(own: Rows, other: Rows) -> Floats:
     """When the other end of each of these began; NaN where it is not known."""
-    found = np.full(len(here), math.nan)
-    if len(there):
-        order = np.argsort(there["flow"], kind="stable")
-        at = np.minimum(np.searchsorted(there["flow"][order], here["flow"]), len(there) - 1)
-        same = (there["flow"][order][at] == here["flow"]) & (here["flow"] != 0)
-        found[same] = _began(there)[order][at][same]
-    return found
+    began = np.full(len(own), math.nan)
+    if len(other):
+        order = np.argsort(other["flow"], kind="stable")
+        at = np.minimum(np.searchsorted(other["flow"][order], own["flow"]), len(other) - 1)
+        same = (other["flow"][order][at] == own["flow"]) & (own["flow"] != 0)
+        began[same] = _began(other)[order][at][same]
+    return began
 
 
 def _began(rows: Rows) -> Floats:
     """When each was ready, before it was held up by its predecessor.  Seconds."""
-    found: Floats = (rows["begin"] - rows["held"].astype(np.int64)) / 1e9
-    return found
+    began: Floats = (rows["begin"] - rows["held"].astype(np.int64)) / 1e9
+    return began
 
 
 def ways(timeline: Timeline) -> dict[tuple[str, int, int], Way]:
     """By communicator, sender and receiver."""
-    found: dict[tuple[str, int, int], Way] = defaultdict(Way)
+    by_link: dict[tuple[str, int, int], Way] = defaultdict(Way)
     for group in ("sends", "receives"):
         rows = timeline.of(group)
         for track in np.unique(rows["track"]).tolist():
             mine = taken(rows, rows["track"] == track)
             rank, peer = timeline.tracks[track].process, int(mine["peer"][0])
             link = (rank, peer) if group == "sends" else (peer, rank)
-            setattr(found[(timeline.tracks[track].comm, *link)], group, mine)
-    return dict(found)
+            setattr(by_link[(timeline.tracks[track].comm, *link)], group, mine)
+    return dict(by_link)
 
 
 def _waits(
@@ -171,7 +171,7 @@ def _waits(
 ) -> list[tuple[float, Wait]]:
     """Of one track.  A wait is for the messages that were under way then: the first to end after it began; and when."""
     track = timeline.tracks[int(rows["track"][0])]
-    found: list[tuple[float, Wait]] = []
+    waits: list[tuple[float, Wait]] = []
     for peer in np.unique(rows["peer"]).tolist():
         mine = rows[rows["peer"] == peer]
         link = (peer, track.process) if group == "waits" else (track.process, peer)
@@ -189,8 +189,8 @@ def _waits(
         for i, (seq, begin, end) in enumerate(zip(*(mine[n].tolist() for n in ("seq", "begin", "end")), strict=True)):
             call = (track.comm, seq)
             wait = Wait(track.process, peer, call, link, int(nbytes[i]), float(ready[i]), begin / 1e9, end / 1e9)
-            found.append((float(ended[i]), wait))
-    return found
+            waits.append((float(ended[i]), wait))
+    return waits
 
 
 def _transfers(link: tuple[int, int], way: Way) -> list[Transfer]:

@@ -127,15 +127,15 @@ def find(timeline: Timeline) -> Findings:
 
 def culprits(blame: Blame, ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[tuple[Cause, float]]:
     """Causes with a tenth of all waiting, in several calls, and much more than others of their kind."""
-    found = []
+    causes = []
     for cause, seconds in blame.worst("late", "core", "work", "link"):
         others = [blame.seconds.get((cause[0], *link), 0.0) for link in links]
         if cause[0] != "link":
             others = [blame.seconds.get((cause[0], rank), 0.0) for rank in ranks]
         typical = statistics.median_low(others) if others else 0.0
         if seconds >= SHARE * blame.total and recurrence(blame, cause) >= RECURS and seconds >= STANDS_OUT * typical:
-            found.append((cause, seconds))
-    return found
+            causes.append((cause, seconds))
+    return causes
 
 
 def recurrence(blame: Blame, cause: Cause) -> int:
@@ -159,21 +159,21 @@ def union(rows: Rows) -> float:
 def _ranks(timeline: Timeline) -> list[Rank]:
     groups = {name: timeline.of(name) for name in ("calls", "untimed", "waits", "room", "kernels", "queue")}
     of = {name: timeline.ranks(rows) for name, rows in groups.items()}
-    hosts, told, found = hosts_of(timeline), timeline.about.get("ranks"), []
+    hosts, facts, ranks = hosts_of(timeline), timeline.about.get("ranks"), []
     for rank in timeline.processes:
         mine = {name: rows[of[name] == rank] for name, rows in groups.items()}
         calls, waits = mine["calls"], np.concatenate([mine["waits"], mine["room"]])
         queued = calls[np.isin(_call(calls), _call(mine["queue"]))]
         span = float(calls["end"].max() - calls["begin"].min()) / 1e9 if len(calls) else 0.0
-        said = told.get(str(rank)) if isinstance(told, dict) else None
-        lost = said.get("lost") if isinstance(said, dict) else 0
-        found.append(
+        own = facts.get(str(rank)) if isinstance(facts, dict) else None
+        lost = own.get("lost") if isinstance(own, dict) else 0
+        ranks.append(
             Rank(
                 rank, hosts[rank], span, len(calls) + len(mine["untimed"]), union(calls), union(waits),
                 union(mine["kernels"]), union(queued), lost if isinstance(lost, int) else 0,
             )
         )  # fmt: skip
-    return found
+    return ranks
 
 
 def _call(rows: Rows) -> Rows:
@@ -186,14 +186,14 @@ def _calls(timeline: Timeline) -> list[Calls]:
     rows = np.concatenate([timeline.of("calls"), timeline.of("untimed")])
     facts = timeline.about.get("calls")
     about: Mapping[str, Any] = facts if isinstance(facts, dict) else {}
-    found = []
+    listed = []
     for number in np.unique(rows["name"]).tolist():
         mine, name = rows[rows["name"] == number], timeline.names[number]
-        said = about.get(name)
-        words = {key: str(said.get(key, "")) if isinstance(said, dict) else "" for key in WORDS}
+        own = about.get(name)
+        words = {key: str(own.get(key, "")) if isinstance(own, dict) else "" for key in WORDS}
         seconds = float((mine["end"] - mine["begin"]).sum()) / 1e9
-        found.append(Calls(name, **words, count=len(mine), nbytes=int(mine["bytes"].max()), seconds=seconds))
-    return sorted(found, key=lambda calls: -calls.seconds)
+        listed.append(Calls(name, **words, count=len(mine), nbytes=int(mine["bytes"].max()), seconds=seconds))
+    return sorted(listed, key=lambda calls: -calls.seconds)
 
 
 WORDS = ("collective", "algorithm", "transports", "site")
@@ -203,14 +203,14 @@ def _links(timeline: Timeline, proof: Evidence) -> list[Link]:
     seen: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
     for each in proof.transfers:
         seen[each.link].append((each.nbytes, each.seconds))
-    found = []
+    links = []
     tcp = connections(timeline)
     for link, some in sorted(seen.items()):
         largest = max(nbytes for nbytes, _ in some)
         times = sorted(seconds for nbytes, seconds in some if nbytes == largest)
         median, usual = statistics.median(times[: max(1, len(times) // 2)]), proof.usual(link, largest)
-        found.append(
+        links.append(
             Link(*link, len(some), sum(n for n, _ in some), largest / median if median else 0.0,
                  largest / usual if usual else 0.0, tcp.get(link, Connection()))
         )  # fmt: skip
-    return found
+    return links

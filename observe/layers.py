@@ -37,12 +37,12 @@ def layers(timeline: Timeline) -> list[Layer]:
     late = np.array([_key(timeline, row) in queued for row in calls], bool)
     where, waited = _marked(timeline, marks, calls), _marked(timeline, marks, waits)
     took, stood = (calls["end"] - calls["begin"]) / 1e9, (waits["end"] - waits["begin"]) / 1e9
-    found = []
+    listed = []
     for number in np.unique(where).tolist():
         name, mine = timeline.names[number] if number >= 0 else BEFORE, where == number
         exposed, hidden = float(took[mine & ~late].sum()), float(took[mine & late].sum())
-        found.append(Layer(name, int(mine.sum()), exposed, hidden, float(stood[waited == number].sum())))
-    return sorted(found, key=lambda layer: -layer.exposed)
+        listed.append(Layer(name, int(mine.sum()), exposed, hidden, float(stood[waited == number].sum())))
+    return sorted(listed, key=lambda layer: -layer.exposed)
 
 
 def _key(timeline: Timeline, row: Any) -> tuple[int, str, int]:
@@ -52,10 +52,10 @@ def _key(timeline: Timeline, row: Any) -> tuple[int, str, int]:
 
 def _marked(timeline: Timeline, marks: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.int64]:
     """By row: the number of the name of its rank's last mark before it; -1: there was none."""
-    found = np.full(len(rows), -1, np.int64)
+    numbers = np.full(len(rows), -1, np.int64)
     of_mark, of_row = timeline.ranks(marks), timeline.ranks(rows)
     for rank in timeline.processes:
         mine, theirs = np.sort(marks[of_mark == rank], order="begin"), of_row == rank
         at = np.searchsorted(mine["begin"], rows["begin"][theirs], side="right") - 1
-        found[theirs] = np.where(at >= 0, mine["name"].astype(np.int64)[at.clip(0)] if len(mine) else -1, -1)
-    return found
+        numbers[theirs] = np.where(at >= 0, mine["name"].astype(np.int64)[at.clip(0)] if len(mine) else -1, -1)
+    return numbers

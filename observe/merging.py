@@ -76,18 +76,18 @@ def _process(facts: Facts) -> str:
 
 
 def _lines(byrank: Mapping[int, Recorded]) -> list[_Line]:
-    found: dict[tuple[int, str, str], _Line] = {}
+    lines: dict[tuple[int, str, str], _Line] = {}
     for rank, each in sorted(byrank.items()):
         until = max((int(ring.records["ns"].max()) for ring in each.rings if len(ring.records)), default=0)
         several = len({label(ring) for ring in each.rings if ring.kind != "rank"}) > 1
         for ring in each.rings:
             for part in parts(each, ring, until):
                 name = f"{part.name} ({label(ring)})" if several and ring.kind != "rank" else part.name
-                line = found.setdefault(
+                line = lines.setdefault(
                     (rank, name, part.group), _Line(Track(rank, name, False, part.group, label(ring)), rank)
                 )
                 line.parts.append((part, each))
-    return list(found.values())
+    return list(lines.values())
 
 
 def _named(lines: list[_Line]) -> list[str]:
@@ -125,16 +125,16 @@ def _joined(lines: list[_Line]) -> _Joined:
             peer = int(line.slices["peer"][0])
             source, dest = (line.rank, peer) if line.track.group == "sends" else (peer, line.rank)
             ends[line.track.comm, source, dest][line.track.group] = line
-    found, flow = _Joined(), 1
+    joined, flow = _Joined(), 1
     for both in ends.values():
         if len(both) == 2:
             send, receive = both["sends"], both["receives"]
             a, b = _match(send.slices, receive.slices, alike=" messages" not in send.track.comm)
             send.slices["flow"][a] = receive.slices["flow"][b] = np.arange(flow, flow + len(a))
             flow += len(a)
-            found.sends.append((send, a))
-            found.receives.append((receive, b))
-    return found
+            joined.sends.append((send, a))
+            joined.receives.append((receive, b))
+    return joined
 
 
 def _match(sends: NDArray[Any], receives: NDArray[Any], alike: bool) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -146,9 +146,9 @@ def _match(sends: NDArray[Any], receives: NDArray[Any], alike: bool) -> tuple[ND
     if not alike:
         return (a, b) if len(a) == len(b) else (a[:0], b[:0])
     a, b = a[np.argsort(sends["seq"][a], kind="stable")], b[np.argsort(receives["seq"][b], kind="stable")]
-    (calls, here), (others, there) = (np.unique(r["seq"], return_counts=True) for r in (sends, receives))
+    (calls, sent), (others, received) = (np.unique(r["seq"], return_counts=True) for r in (sends, receives))
     both, i, j = np.intersect1d(calls, others, return_indices=True)
-    whole = both[here[i] == there[j]]
+    whole = both[sent[i] == received[j]]
     return a[np.isin(sends["seq"][a], whole)], b[np.isin(receives["seq"][b], whole)]
 
 
@@ -165,18 +165,18 @@ def _clocks(
 ) -> dict[tuple[str, int], Clock]:
     """Of each host against the first rank's."""
     first = _clock_of(byrank[min(byrank)].facts)
-    found = {first: Clock.same()}
+    clocks = {first: Clock.same()}
     given: dict[tuple[str, int], list[Gate]] = defaultdict(list)
     for rank, some in pings.items():
         if rank in byrank:
             given[_clock_of(byrank[rank].facts)] += gates(some)
-    for there, gate in _gates_of_messages(byrank, first, joined):
-        given[there].append(gate)
+    for host, gate in _gates_of_messages(byrank, first, joined):
+        given[host].append(gate)
     for each in byrank.values():
-        there = _clock_of(each.facts)
-        if there not in found:
-            found[there] = _fitted(given[there], each.facts, byrank[min(byrank)].facts)
-    return found
+        host = _clock_of(each.facts)
+        if host not in clocks:
+            clocks[host] = _fitted(given[host], each.facts, byrank[min(byrank)].facts)
+    return clocks
 
 
 def _fitted(some: list[Gate], facts: Facts, first: Facts) -> Clock:
@@ -193,26 +193,26 @@ def _gates_of_messages(
 ) -> Iterator[tuple[tuple[str, int], Gate]]:
     """No message arrives before it is sent: those between the first host and another bind the other's clock."""
     for (send, a), (receive, b) in zip(joined.sends, joined.receives, strict=True):
-        here, there = _clock_of(byrank[send.rank].facts), _clock_of(byrank[receive.rank].facts)
-        if (here == first) == (there == first):
+        sender, receiver = _clock_of(byrank[send.rank].facts), _clock_of(byrank[receive.rank].facts)
+        if (sender == first) == (receiver == first):
             continue
         every = slice(None, None, max(1, len(a) // MOST_GATES))
         sent, came = send.slices["begin"][a][every].tolist(), receive.slices["end"][b][every].tolist()
         for left, arrived in zip(sent, came, strict=True):
-            if there == first:
-                yield here, Gate(left, arrived - left, True)
+            if receiver == first:
+                yield sender, Gate(left, arrived - left, True)
             else:
-                yield there, Gate(arrived, left - arrived, False)
+                yield receiver, Gate(arrived, left - arrived, False)
 
 
 def _errors(lines: list[_Line], clocks: Mapping[tuple[str, int], Clock]) -> dict[int, float]:
     """By rank: by how much its clock may be wrong at its first or its last event.  ns."""
-    found: dict[int, float] = defaultdict(float)
+    errors: dict[int, float] = defaultdict(float)
     for line in lines:
         clock = clocks[_clock_of(line.parts[0][1].facts)]
         for t in (int(line.slices["begin"].min()), int(line.slices["end"].max())):
-            found[line.rank] = max(found[line.rank], clock.error(t))
-    return found
+            errors[line.rank] = max(errors[line.rank], clock.error(t))
+    return errors
 
 
 def _align(lines: list[_Line], clocks: Mapping[tuple[str, int], Clock]) -> int:
@@ -235,7 +235,7 @@ def _count(
     timeline: Timeline, byrank: Mapping[int, Recorded], clocks: Mapping[tuple[str, int], Clock], zero: int
 ) -> None:
     """Counters: what TCP says of the links."""
-    found = [timeline.counts]
+    counts = [timeline.counts]
     for rank, each in sorted(byrank.items()):
         clock = clocks[_clock_of(each.facts)]
         for ring in each.rings:
@@ -243,11 +243,11 @@ def _count(
                 name = Link(lane).name.lower() if lane in set(Link) else f"number {lane}"
                 comm = each.what(what).text
                 timeline.tracks.append(Track(rank, f"{name} to {peer} ({comm})", True, "link", comm))
-                made = np.zeros(len(rows), COUNT)
-                made["at"] = np.maximum(0, clock.align(rows["ns"].astype(np.int64)) - zero)
-                made["value"], made["track"] = rows["bytes"], len(timeline.tracks) - 1
-                found.append(made)
-    timeline.counts = np.concatenate(found)
+                counted = np.zeros(len(rows), COUNT)
+                counted["at"] = np.maximum(0, clock.align(rows["ns"].astype(np.int64)) - zero)
+                counted["value"], counted["track"] = rows["bytes"], len(timeline.tracks) - 1
+                counts.append(counted)
+    timeline.counts = np.concatenate(counts)
 
 
 def _about(
@@ -279,12 +279,12 @@ def _about(
 
 def _calls(byrank: Mapping[int, Recorded], names: list[str]) -> dict[str, dict[str, Any]]:
     """By name: what the calls were."""
-    wanted, found = set(names), {}
+    wanted, calls = set(names), {}
     for each in byrank.values():
         for what in each.table.values():
             if what.collective and what.text in wanted:
-                found[what.text] = {
+                calls[what.text] = {
                     "collective": what.collective, "algorithm": what.algorithm, "transports": what.transports,
                     "bytes": what.bytes, "site": what.site,
                 }  # fmt: skip
-    return found
+    return calls

@@ -17,11 +17,11 @@ PINGS = 64
 
 def clock_of_host() -> str:
     """Equal for processes that read the same CLOCK_MONOTONIC: this boot of the kernel, and its time namespace."""
-    found = []
+    texts = []
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/timens_offsets"):
         with contextlib.suppress(OSError), open(path) as file:  # a kernel without time namespaces has one for all
-            found.append(" ".join(file.read().split()))
-    return " ".join(found)
+            texts.append(" ".join(file.read().split()))
+    return " ".join(texts)
 
 
 def askers(clocks: Sequence[str]) -> list[int]:
@@ -49,9 +49,9 @@ def ping(
     return []
 
 
-def _ask(comm: hocket.Communicator, asked: np.ndarray, told: np.ndarray, clock: Callable[[], int]) -> Ping:
+def _ask(comm: hocket.Communicator, asked: np.ndarray, answer: np.ndarray, clock: Callable[[], int]) -> Ping:
     t1 = clock()
     comm.send(asked, 0)
-    comm.recv(told, 0)
+    comm.recv(answer, 0)
     t4 = clock()
-    return Ping(t1, int(told[0]), int(told[1]), t4)
+    return Ping(t1, int(answer[0]), int(answer[1]), t4)

@@ -32,12 +32,12 @@ class Event(NamedTuple):
     """It is ready, with so many bytes; 0: it is waited for."""
 
 
-def policy_would(found: Findings, policy: str) -> str:
+def policy_would(findings: Findings, policy: str) -> str:
     """In words: what the run would have taken with this policy.  Raises ArgumentError if it cannot be said."""
     if policy not in POLICIES:
         raise ArgumentError(f"--what-if: the policy is {' or '.join(POLICIES)}, not {policy!r}")
-    rank, events, own, took = _events(found)
-    rate = _rate(found, rank, events)
+    rank, events, own, took = _events(findings)
+    rate = _rate(findings, rank, events)
     now, then = (replayed(events, rate, each) for each in (own, policy))
     if abs(now - took) > OFF * took:
         raise ArgumentError(
@@ -86,9 +86,9 @@ def replayed(events: Sequence[Event], rate: float, policy: str) -> float:
     return clock
 
 
-def _events(found: Findings) -> tuple[int, list[Event], str, float]:
+def _events(findings: Findings) -> tuple[int, list[Event], str, float]:
     """The rank that has told the most, what it told, its policy, and the seconds from the first to the last."""
-    timeline = found.timeline
+    timeline = findings.timeline
     tracks = {i for i, track in enumerate(timeline.tracks) if track.group == "spans" and track.name == GROUP}
     rows = [row for row in timeline.of("spans") if int(row["track"]) in tracks]
     by_rank: dict[int, list[tuple[int, int, str]]] = {}
@@ -114,10 +114,10 @@ def _events(found: Findings) -> tuple[int, list[Event], str, float]:
     return rank, events, own, (before - gradients[0][0]) / 1e9
 
 
-def _rate(found: Findings, rank: int, events: Sequence[Event]) -> float:
+def _rate(findings: Findings, rank: int, events: Sequence[Event]) -> float:
     """Bytes a second, while a call of this rank's gradients was under way."""
-    calls = found.timeline.of("calls")
-    tracks = enumerate(found.timeline.tracks)
+    calls = findings.timeline.of("calls")
+    tracks = enumerate(findings.timeline.tracks)
     lanes = {i for i, track in tracks if track.process == rank and "overlap." in track.comm}
     spans = sorted((int(row["begin"]), int(row["end"])) for row in calls if int(row["track"]) in lanes)
     busy, until = 0, 0

@@ -107,12 +107,12 @@ class Run:
     """It took, from the first rank's coming to the first of these calls to the last one's leaving."""
 
 
-def what_if(found: Findings, change: str) -> str:
+def what_if(findings: Findings, change: str) -> str:
     """In words: what the run would have taken.  Raises ArgumentError if it cannot be said."""
     if match := re.fullmatch(r"policy (\S+)", change.strip()):
-        return policy_would(found, match[1])
-    run = taken(found)
-    changed = with_change(found, run, change)
+        return policy_would(findings, match[1])
+    run = taken(findings)
+    changed = with_change(findings, run, change)
     now = reproduced(run)
     then = replayed(changed)
     gain = f"{share(now - then, now)} less" if then <= now else f"{share(then - now, now)} more"
@@ -133,12 +133,12 @@ def reproduced(run: Run) -> float:
     return now
 
 
-def taken(found: Findings) -> Run:
+def taken(findings: Findings) -> Run:
     """The newest calls of a trace."""
     stays: dict[Hashable, list[tuple[int, float, float]]] = defaultdict(list)
-    for stay in found.evidence.stays:
+    for stay in findings.evidence.stays:
         stays[stay.call].append((stay.rank, stay.enter, stay.leave))
-    members = _members(found)
+    members = _members(findings)
     whole = {call: some for call, some in stays.items() if {r for r, _, _ in some} == set(members.get(call, ()))}
     order = sorted(whole, key=lambda call: min(enter for _, enter, _ in whole[call]))[-MOST_CALLS:]
     if not order:
@@ -146,43 +146,43 @@ def taken(found: Findings) -> Run:
     first = min(enter for _, enter, _ in whole[order[0]])
     left: dict[int, float] = {}
     rounds = []
-    kinds = _kinds(found)
+    kinds = _kinds(findings)
     for call in order:
         some = whole[call]
         gaps = {rank: enter - left.get(rank, first) for rank, enter, _ in some}
         tail = max(leave for _, _, leave in some) - max(enter for _, enter, _ in some)
         rounds.append(Round(members[call], gaps, tail, *kinds.get(call, (None, 0.0, 0))))
         left.update({rank: leave for rank, _, leave in some})
-    return Run(rounds, _links(found), max(left.values()) - first)
+    return Run(rounds, _links(findings), max(left.values()) - first)
 
 
-def _members(found: Findings) -> dict[Hashable, tuple[int, ...]]:
-    facts = found.timeline.about.get("comms")
+def _members(findings: Findings) -> dict[Hashable, tuple[int, ...]]:
+    facts = findings.timeline.about.get("comms")
     comms = facts if isinstance(facts, dict) else {}
-    calls = {stay.call for stay in found.evidence.stays}
-    made = {}
+    calls = {stay.call for stay in findings.evidence.stays}
+    by_call = {}
     for call in calls:
         members = comms.get(call[0]) if isinstance(call, tuple) else None
         if isinstance(members, list) and all(isinstance(rank, int) for rank in members):
-            made[call] = tuple(members)
-    return made
+            by_call[call] = tuple(members)
+    return by_call
 
 
-def _kinds(found: Findings) -> dict[Hashable, tuple[Algorithm | None, float, int]]:
+def _kinds(findings: Findings) -> dict[Hashable, tuple[Algorithm | None, float, int]]:
     """Of each call: its schedule if it is known and needs no root, its bytes, and its pipelined segment."""
-    rows = found.timeline.of("calls")
-    about = {calls.name: calls for calls in found.calls}
+    rows = findings.timeline.of("calls")
+    about = {calls.name: calls for calls in findings.calls}
     longest: dict[Hashable, int] = defaultdict(int)
-    messages = found.timeline.of("receives")
+    messages = findings.timeline.of("receives")
     for track, seq, nbytes in zip(*(messages[n].tolist() for n in ("track", "seq", "bytes")), strict=True):
-        call = found.timeline.tracks[track].comm, seq
+        call = findings.timeline.tracks[track].comm, seq
         longest[call] = max(longest[call], nbytes)
-    made: dict[Hashable, tuple[Algorithm | None, float, int]] = {}
+    kinds: dict[Hashable, tuple[Algorithm | None, float, int]] = {}
     for track, seq, name, nbytes in zip(*(rows[n].tolist() for n in ("track", "seq", "name", "bytes")), strict=True):
-        call, said = (found.timeline.tracks[track].comm, seq), about[found.timeline.names[name]]
+        call, said = (findings.timeline.tracks[track].comm, seq), about[findings.timeline.names[name]]
         algorithm = _algorithm(said.collective, said.algorithm)
-        made[call] = algorithm, float(nbytes), longest[call]
-    return made
+        kinds[call] = algorithm, float(nbytes), longest[call]
+    return kinds
 
 
 def _algorithm(collective: str, name: str) -> Algorithm | None:
@@ -191,23 +191,23 @@ def _algorithm(collective: str, name: str) -> Algorithm | None:
     return get(collective, name)
 
 
-def _links(found: Findings) -> Links:
+def _links(findings: Findings) -> Links:
     """Latency and bandwidth of each link: a line through the mean times of its smallest and its largest messages.
 
     Between hosts, those of the cable.
     """
     seen: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for each in found.evidence.transfers:
+    for each in findings.evidence.transfers:
         seen[each.link][each.nbytes].append(each.seconds)
     lines = {link: _line({n: statistics.fmean(times) for n, times in sizes.items()}) for link, sizes in seen.items()}
     typical = Link(0.0, inf)
     if lines:
         latency = statistics.median(link.latency for link in lines.values())
         typical = Link(latency, statistics.median(link.bandwidth for link in lines.values()))
-    kernels = found.timeline.of("kernels")
+    kernels = findings.timeline.of("kernels")
     nbytes = int(kernels["bytes"].sum())
     reducing = float((kernels["end"] - kernels["begin"]).sum()) / 1e9 / nbytes if nbytes else 0.0
-    return Links(typical, reduction=reducing, of=lines, host_of=hosts_of(found.timeline), cables=cables(found))
+    return Links(typical, reduction=reducing, of=lines, host_of=hosts_of(findings.timeline), cables=cables(findings))
 
 
 def _line(points: Mapping[int, float]) -> Link:
@@ -242,20 +242,20 @@ def _ends(run: Run, each: Round, starts: Sequence[float]) -> Sequence[float]:
 # --------------------------------------------------------------------------------------------------------- what changes
 
 
-def with_change(found: Findings, run: Run, change: str) -> Run:
+def with_change(findings: Findings, run: Run, change: str) -> Run:
     """The run as it would be.  Raises ArgumentError for what cannot be changed."""
-    for pattern, made in CHANGES:
+    for pattern, function in CHANGES:
         if match := re.fullmatch(pattern, change.strip()):
-            return made(found, run, *match.groups())
+            return function(findings, run, *match.groups())
     raise ArgumentError(f"--what-if {printable(change)!r} is not understood: {EXAMPLES}")
 
 
-def _other_link(found: Findings, run: Run, one: str, other: str, times: str) -> Run:
+def _other_link(findings: Findings, run: Run, one: str, other: str, times: str) -> Run:
     """Both directions between two ranks, or two hosts, carry this factor times as much.
 
     Ranks of two hosts have no link of their own: it is the hosts' cable that is faster.
     """
-    hosts = hosts_of(found.timeline)
+    hosts = hosts_of(findings.timeline)
     ranks = [{rank for rank, host in hosts.items() if name in (str(rank), host)} for name in (one, other)]
     pairs = {(a, b) for a in ranks[0] for b in ranks[1]} | {(b, a) for a in ranks[0] for b in ranks[1]}
     met = pairs & set(run.links.of)
@@ -274,10 +274,10 @@ def _faster(link: Link, factor: float) -> Link:
     return Link(link.latency, link.bandwidth * factor)
 
 
-def _like_the_median(found: Findings, run: Run, rank: str) -> Run:
+def _like_the_median(findings: Findings, run: Run, rank: str) -> Run:
     """What this rank computes before each call is what the median rank does."""
     number = int(rank)
-    if number not in found.timeline.processes:
+    if number not in findings.timeline.processes:
         raise ArgumentError(f"--what-if: the trace has no rank {rank}")
     rounds = []
     for each in run.rounds:
@@ -286,7 +286,7 @@ def _like_the_median(found: Findings, run: Run, rank: str) -> Run:
     return replace(run, rounds=rounds)
 
 
-def _with_codec(found: Findings, run: Run, name: str) -> Run:
+def _with_codec(findings: Findings, run: Run, name: str) -> Run:
     """All simulated calls send float32 in this codec; what encoding takes is not counted."""
     known = {codec.name: codec for codec in CODECS}
     if name not in known:

@@ -83,10 +83,10 @@ def _begun(comm: hocket.Communicator, begin: Callable[[str], str], end: Callable
 def _of_rank(folder: str, rank: int, without: str) -> Recorded | None:
     """What this rank recorded there, but for calls of one communicator; None: the disk was full before it began."""
     try:
-        found = next((each for each in collect(folder).recorded if each.facts.rank == rank), None)
+        recorded = next((each for each in collect(folder).recorded if each.facts.rank == rank), None)
     except ArgumentError:
         return None
-    return found and replace(found, rings=[ring for ring in found.rings if ring.comm != without])
+    return recorded and replace(recorded, rings=[ring for ring in recorded.rings if ring.comm != without])
 
 
 def _gathered(comm: hocket.Communicator, mine: Recorded | None) -> list[Recorded]:
@@ -96,12 +96,12 @@ def _gathered(comm: hocket.Communicator, mine: Recorded | None) -> list[Recorded
     if comm.rank:
         comm.send(data, 0)
         return []
-    found = [mine] if mine is not None else []
+    parts = [mine] if mine is not None else []
     for rank in range(1, comm.size):
         data = np.empty(sizes[rank], np.uint8)
         comm.recv(data, rank)
-        found += [unpacked(data)] if len(data) else []
-    return found
+        parts += [unpacked(data)] if len(data) else []
+    return parts
 
 
 def _written(path: str, recorded: Sequence[Recorded], pings: Mapping[int, Sequence[Ping]]) -> str:
@@ -125,12 +125,12 @@ def unpacked(data: NDArray[np.uint8]) -> Recorded:
     """What `packed` made."""
     raw = data.tobytes()
     head, _, _ = raw.partition(b"\n")
-    told: dict[str, Any] = json.loads(head)
+    header: dict[str, Any] = json.loads(head)
     at, rings = len(head) + 1, []
-    for ring in told["rings"]:
+    for ring in header["rings"]:
         count = ring["records"]
         records = np.frombuffer(raw, RECORD, count, at)
         at += count * RECORD.itemsize
         rings.append(Ring(**{**ring, "members": tuple(ring["members"]), "records": records}))
-    table = {int(number): What(**what) for number, what in told["table"].items()}
-    return Recorded(Facts(**told["facts"]), table, rings)
+    table = {int(number): What(**what) for number, what in header["table"].items()}
+    return Recorded(Facts(**header["facts"]), table, rings)

@@ -41,34 +41,35 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def summary(found: Findings) -> list[str]:
+def summary(findings: Findings) -> list[str]:
     """Sentences, the most important first."""
-    ranks = found.ranks
+    ranks = findings.ranks
     hosts = len({rank.host for rank in ranks})
     lines = [
-        f"{count(len(ranks), 'rank')} on {count(hosts, 'host')}, {seconds(found.seconds)}: "
-        f"{found.efficiency:.0%} of the time was spent outside of calls, {1 - found.efficiency:.0%} inside."
+        f"{count(len(ranks), 'rank')} on {count(hosts, 'host')}, {seconds(findings.seconds)}: "
+        f"{findings.efficiency:.0%} of the time was spent outside of calls, {1 - findings.efficiency:.0%} inside."
     ]
-    waited = found.blame.total
+    waited = findings.blame.total
     if not waited:
         lines.append("No waits were recorded: only a trace has them, not the recorder that is always on.")
-    elif not found.culprits:
+    elif not findings.culprits:
         lines.append(f"The ranks waited {seconds(waited)} in all. No rank and no link stands out.")
-    for cause, part in found.culprits[:MOST]:
-        lines.append(sentence(found, cause, part))
-    without = sum(part for _, part in found.blame.worst("core"))
+    for cause, part in findings.culprits[:MOST]:
+        lines.append(sentence(findings, cause, part))
+    without = sum(part for _, part in findings.blame.worst("core"))
     if waited and without >= CROWDED * waited:
         lines.append(f"For {seconds(without)} of it ranks had no core: their hosts have more to run than cores.")
-    return lines + _long_waits(found) + _clocks(found) + gaps(found.timeline)
+    return lines + _long_waits(findings) + _clocks(findings) + gaps(findings.timeline)
 
 
-def sentence(found: Findings, cause: Cause, part: float) -> str:
+def sentence(findings: Findings, cause: Cause, part: float) -> str:
     """One culprit."""
-    waited, calls = found.blame.total, f"in {recurrence(found.blame, cause)} of {found.rounds} calls"
+    waited, calls = findings.blame.total, f"in {recurrence(findings.blame, cause)} of {findings.rounds} calls"
     if cause[0] == "link":
-        why = next((link.tcp.why() for link in found.links if ("link", link.source, link.dest) == cause), "")
+        why = next((link.tcp.why() for link in findings.links if ("link", link.source, link.dest) == cause), "")
         more = f" TCP says that {why}." if why else ""
-        return f"{_link(found, cause)}: that made the ranks wait {seconds(part)} of {seconds(waited)}, {calls}.{more}"
+        what = _link(findings, cause)
+        return f"{what}: that made the ranks wait {seconds(part)} of {seconds(waited)}, {calls}.{more}"
     rank = cause[1]
     why = {
         "late": "It came to the calls later than the others.",
@@ -78,32 +79,32 @@ def sentence(found: Findings, cause: Cause, part: float) -> str:
     return f"Rank {rank} made the others wait {seconds(part)} of {seconds(waited)}, {calls}. {why}"
 
 
-def _link(found: Findings, cause: Cause) -> str:
+def _link(findings: Findings, cause: Cause) -> str:
     _, source, dest = cause
-    hosts = hosts_of(found.timeline)
-    here, there = printable(hosts.get(source, "")), printable(hosts.get(dest, ""))
+    hosts = hosts_of(findings.timeline)
+    sender, receiver = printable(hosts.get(source, "")), printable(hosts.get(dest, ""))
     name = f"The link from rank {source} to rank {dest}"
-    if here != there:
-        name = f"The link from host {here} to host {there} (rank {source} to rank {dest})"
-    each = next((link for link in found.links if (link.source, link.dest) == (source, dest)), None)
+    if sender != receiver:
+        name = f"The link from host {sender} to host {receiver} (rank {source} to rank {dest})"
+    each = next((link for link in findings.links if (link.source, link.dest) == (source, dest)), None)
     if each is None or not each.rate:
         return f"{name} was slow"
     others = "others of its kind carry" if each.usual else "others' is not known"
     return f"{name} carried {rate(each.rate)} where {others} {rate(each.usual)}"
 
 
-def _long_waits(found: Findings) -> list[str]:
+def _long_waits(findings: Findings) -> list[str]:
     """Those that were logged while they lasted: also where the job ended before the wait did."""
-    rows = found.timeline.of("long waits")
+    rows = findings.timeline.of("long waits")
     if not len(rows):
         return []
     first = rows[np.argsort(rows["begin"], kind="stable")][0]
-    rank, call = int(found.timeline.ranks(np.atleast_1d(first))[0]), found.timeline.names[int(first["name"])]
+    rank, call = int(findings.timeline.ranks(np.atleast_1d(first))[0]), findings.timeline.names[int(first["name"])]
     return [f"{count(len(rows), 'long wait')} came into the log: the first was rank {rank}'s, in {call}."]
 
 
-def _clocks(found: Findings) -> list[str]:
-    error = found.evidence.error
+def _clocks(findings: Findings) -> list[str]:
+    error = findings.evidence.error
     if error == math.inf:
         return ["The clocks of some hosts are not known: waits between hosts are not explained."]
     if error:
@@ -114,8 +115,8 @@ def _clocks(found: Findings) -> list[str]:
 def gaps(timeline: Timeline) -> list[str]:
     """What the trace has not."""
     lines, about = [], timeline.about
-    said = ranks if isinstance(ranks := about.get("ranks"), dict) else {}
-    facts = {rank: each for rank in timeline.processes if isinstance(each := said.get(str(rank)), dict)}
+    by_rank = ranks if isinstance(ranks := about.get("ranks"), dict) else {}
+    facts = {rank: each for rank in timeline.processes if isinstance(each := by_rank.get(str(rank)), dict)}
     lost = {rank: each["lost"] for rank, each in facts.items() if isinstance(each.get("lost"), int) and each["lost"]}
     if lost:
         total, whose = sum(lost.values()), _ranks_in_words([*lost])

@@ -64,10 +64,10 @@ def _slices(
     fields = given.dtype.names or ()
     for values in given.tolist():
         row = dict(zip(fields, values, strict=True))
-        told = ",".join(f'"{name}":{row[name]}' for name, nothing in ARGUMENTS.items() if row[name] != nothing)
+        arguments = ",".join(f'"{name}":{row[name]}' for name, nothing in ARGUMENTS.items() if row[name] != nothing)
         times = f'"ts":{_us(row["begin"])},"dur":{_us(row["end"] - row["begin"])}'
         place = where[row["track"]]
-        yield f',\n{{"ph":"X","name":{names[row["name"]]},{times},{place},"args":{{{told}}}}}'
+        yield f',\n{{"ph":"X","name":{names[row["name"]]},{times},{place},"args":{{{arguments}}}}}'
         if flow := row["flow"]:
             ends = roles.get(tracks[row["track"]].group, "f" if flow in seen else "s") == "f"
             seen.add(flow)

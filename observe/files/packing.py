@@ -41,12 +41,12 @@ def _deflate(piece: bytes) -> bytes:
 
 def unpack(file: IO[bytes], most: int) -> bytearray:
     """All of a gzip file.  Raises ArgumentError where it is cut off or damaged, or holds more than `most` bytes."""
-    found = bytearray()
+    data = bytearray()
     for piece in _inflate(file):
-        found += piece
-        if len(found) > most:
+        data += piece
+        if len(data) > most:
             raise ArgumentError(f"it holds more than {most >> 20} MiB, unpacked")
-    return found
+    return data
 
 
 def _inflate(file: IO[bytes]) -> Iterator[bytes]:

@@ -48,17 +48,17 @@ def read(path: str) -> Timeline:
 # ---------------------------------------------------------------------------------------------- what it says of itself
 
 
-def structure(told: Any) -> Timeline:
+def structure(header: Any) -> Timeline:
     """A timeline without slices, of what `described` made."""
-    if not isinstance(told, dict) or "version" not in told:
+    if not isinstance(header, dict) or "version" not in header:
         raise ArgumentError(FOREIGN)
-    if told["version"] != VERSION:
-        raise ArgumentError(f"it is of version {told['version']!r:.20} of the format; this hocket reads {VERSION}")
-    about = {name: value for name, value in told.items() if name not in SAID_ONCE}
+    if header["version"] != VERSION:
+        raise ArgumentError(f"it is of version {header['version']!r:.20} of the format; this hocket reads {VERSION}")
+    about = {name: value for name, value in header.items() if name not in SAID_ONCE}
     try:
-        processes = {int(rank): str(name)[:LONGEST] for rank, name in told["processes"].items()}
-        tracks = [_track(*each) for each in told["tracks"]]
-        names = [str(name)[:LONGEST] for name in told["names"]]
+        processes = {int(rank): str(name)[:LONGEST] for rank, name in header["processes"].items()}
+        tracks = [_track(*each) for each in header["tracks"]]
+        names = [str(name)[:LONGEST] for name in header["names"]]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ArgumentError("what it says about its tracks makes no sense") from None
     if len(tracks) > MOST_TRACKS or not all(track.process in processes for track in tracks):
@@ -70,19 +70,19 @@ def _track(process: Any, name: Any, counter: Any, group: Any, comm: Any) -> Trac
     return Track(int(process), str(name)[:LONGEST], bool(counter), str(group)[:LONGEST], str(comm)[:LONGEST])
 
 
-def checked(made: Timeline) -> Timeline:
+def checked(timeline: Timeline) -> Timeline:
     """Every slice and count is on a track that is there, and has a time and a name."""
-    for rows, counter in ((made.slices, False), (made.counts, True)):
-        kinds = np.array([track.counter for track in made.tracks] or [not counter], bool)
-        sound = rows["track"] < len(made.tracks)
+    for rows, counter in ((timeline.slices, False), (timeline.counts, True)):
+        kinds = np.array([track.counter for track in timeline.tracks] or [not counter], bool)
+        sound = rows["track"] < len(timeline.tracks)
         sound[sound] = kinds[rows["track"][sound]] == counter
         if not counter:
-            sound &= (rows["begin"] >= 0) & (rows["end"] >= rows["begin"]) & (rows["name"] < len(made.names))
+            sound &= (rows["begin"] >= 0) & (rows["end"] >= rows["begin"]) & (rows["name"] < len(timeline.names))
         if not sound.all():
             raise ArgumentError(f"{int((~sound).sum())} of its {len(rows)} rows make no sense")
-    if made.about.pop("rows", None) != [len(made.slices), len(made.counts)]:
+    if timeline.about.pop("rows", None) != [len(timeline.slices), len(timeline.counts)]:
         raise ArgumentError("it is cut off: rows are missing")
-    return made
+    return timeline
 
 
 # -------------------------------------------------------------------------------------------------- Perfetto's format
@@ -90,23 +90,23 @@ def checked(made: Timeline) -> Timeline:
 
 def _perfetto(data: bytearray) -> Timeline:
     table = np.frombuffer(data, np.uint8)
-    made, at = None, 0
-    found: dict[perfetto.Form, list[NDArray[Any]]] = {perfetto.SLICES: [], perfetto.COUNTS: []}
+    timeline, at = None, 0
+    runs: dict[perfetto.Form, list[NDArray[Any]]] = {perfetto.SLICES: [], perfetto.COUNTS: []}
     while at < len(data):
-        rows, form = next(((r, f) for f in found if made and len(r := _run(table, at, f))), (None, None))
+        rows, form = next(((r, f) for f in runs if timeline and len(r := _run(table, at, f))), (None, None))
         if rows is not None and form is not None:
-            found[form].append(rows)
+            runs[form].append(rows)
             at += rows.nbytes
-        elif made is None:
-            at, told = _packet(data, at)
-            made = structure(told) if told is not None else None
+        elif timeline is None:
+            at, header = _packet(data, at)
+            timeline = structure(header) if header is not None else None
         else:
             raise ArgumentError(f"it is cut off or damaged at byte {at}")
-    if made is None:
+    if timeline is None:
         raise ArgumentError(FOREIGN)
-    made.slices = _slices([rows.view(perfetto.SLICES.dtype).reshape(-1) for rows in found[perfetto.SLICES]])
-    made.counts = _counts([rows.view(perfetto.COUNTS.dtype).reshape(-1) for rows in found[perfetto.COUNTS]])
-    return checked(made)
+    timeline.slices = _slices([rows.view(perfetto.SLICES.dtype).reshape(-1) for rows in runs[perfetto.SLICES]])
+    timeline.counts = _counts([rows.view(perfetto.COUNTS.dtype).reshape(-1) for rows in runs[perfetto.COUNTS]])
+    return checked(timeline)
 
 
 def _run(table: NDArray[np.uint8], at: int, form: perfetto.Form) -> NDArray[np.uint8]:
@@ -171,13 +171,13 @@ def _inside(data: bytearray, place: slice, wanted: int) -> list[slice]:
 
 def _fields(data: bytearray, at: int, end: int, most: int) -> tuple[int, list[tuple[int, int | slice]]]:
     """A message's fields by number: integers, and where longer ones lie; at most `most`, and where the next begins."""
-    found: list[tuple[int, int | slice]] = []
-    while at < end and len(found) < most:
+    fields: list[tuple[int, int | slice]] = []
+    while at < end and len(fields) < most:
         tag, at = _varint(data, at, end)
         kind, value = tag & 7, 0
         if kind == 0:
             value, at = _varint(data, at, end)
-            found.append((tag >> 3, value))
+            fields.append((tag >> 3, value))
             continue
         if kind == 2:
             length, at = _varint(data, at, end)
@@ -187,9 +187,9 @@ def _fields(data: bytearray, at: int, end: int, most: int) -> tuple[int, list[tu
             raise ArgumentError(FOREIGN)
         if at + length > end:
             raise ArgumentError("it is cut off")
-        found.append((tag >> 3, slice(at, at + length)))
+        fields.append((tag >> 3, slice(at, at + length)))
         at += length
-    return at, found
+    return at, fields
 
 
 def _varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
@@ -213,34 +213,34 @@ def _chrome(data: bytearray) -> Timeline:
     except (ValueError, RecursionError) as why:
         raise ArgumentError(f"it is cut off, or not JSON ({why!s:.80})") from None
     other = document.get("otherData")
-    made = structure(other.get("hocket") if isinstance(other, dict) else None)
+    timeline = structure(other.get("hocket") if isinstance(other, dict) else None)
     rows = document.get("traceEvents")
     try:
-        _take(made, rows)
+        _take(timeline, rows)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise ArgumentError("its events make no sense") from None
-    return checked(made)
+    return checked(timeline)
 
 
-def _take(made: Timeline, rows: list[dict[str, Any]]) -> None:
+def _take(timeline: Timeline, rows: list[dict[str, Any]]) -> None:
     """Slices (X), the arrows that begin and end with them (s, f), and counts (C)."""
-    names = {name: number for number, name in enumerate(made.names)}
-    found: list[tuple[int, ...]] = []
+    names = {name: number for number, name in enumerate(timeline.names)}
+    spans: list[tuple[int, ...]] = []
     counts: list[tuple[int, int, int]] = []
     for row in rows:
         kind = row["ph"]
         if kind == "X":
-            begin, told = _ns(row["ts"]), row["args"]
-            numbers = [int(told.get(name, NOBODY if name in ("step", "peer") else 0)) for name in _TOLD]
-            found.append((begin, begin + _ns(row["dur"]), 0, *numbers, int(row["tid"]) - 1, names[row["name"]]))
+            begin, arguments = _ns(row["ts"]), row["args"]
+            numbers = [int(arguments.get(name, NOBODY if name in ("step", "peer") else 0)) for name in _TOLD]
+            spans.append((begin, begin + _ns(row["dur"]), 0, *numbers, int(row["tid"]) - 1, names[row["name"]]))
         elif kind in "sf":
-            found[-1] = (*found[-1][:2], int(row["id"]), *found[-1][3:])
+            spans[-1] = (*spans[-1][:2], int(row["id"]), *spans[-1][3:])
         elif kind == "C":
             counts.append((_ns(row["ts"]), int(row["args"]["value"]), int(row["tid"]) - 1))
-    made.slices = slices(len(found))
-    for name, values in zip(("begin", "end", "flow", *_TOLD, "track", "name"), zip(*found, strict=True), strict=False):
-        made.slices[name] = values
-    made.counts = np.array(counts, COUNT)
+    timeline.slices = slices(len(spans))
+    for name, values in zip(("begin", "end", "flow", *_TOLD, "track", "name"), zip(*spans, strict=True), strict=False):
+        timeline.slices[name] = values
+    timeline.counts = np.array(counts, COUNT)
 
 
 _TOLD = ("bytes", "held", "seq", "peer", "step")

@@ -73,46 +73,46 @@ class Reader:
 
     def read(self) -> dict[str, Values]:
         """Family -> its values.  Cost: 0.1 ms, and 2 us a record since the last look.  Any thread may call it."""
-        found: dict[str, Values] = {name: defaultdict(float) for name in FAMILIES}
+        families: dict[str, Values] = {name: defaultdict(float) for name in FAMILIES}
         with self._lock:
             for comm in filter(None, (each() for each in self._comms)):
-                self._count(comm, found)
+                self._count(comm, families)
                 where = str(comm.members[comm.rank]), comm.name
-                found["hocket_size"][where] = comm.size
-                found["hocket_lost_ranks"][where] = len(comm.lost)
+                families["hocket_size"][where] = comm.size
+                families["hocket_lost_ranks"][where] = len(comm.lost)
                 if comm.config.recorder:
-                    self._recorded(comm, where, found)
-        return found
+                    self._recorded(comm, where, families)
+        return families
 
-    def _count(self, comm: hocket.Communicator, found: dict[str, Values]) -> None:
+    def _count(self, comm: hocket.Communicator, families: dict[str, Values]) -> None:
         rank = str(comm.members[comm.rank])
         for each in comm.stats():
             kind = rank, comm.name, each.lane, each.collective, each.algorithm, each.transport
             if len(self._kinds) < MOST_KINDS:
                 self._kinds.add(kind)
             labels = kind if kind in self._kinds else (rank, comm.name, OTHER, OTHER, OTHER, OTHER)
-            found["hocket_calls"][labels] += each.calls
-            found["hocket_bytes"][labels] += each.bytes
-            found["hocket_call_seconds"][labels] += each.seconds
-            found["hocket_wait_seconds"][labels] += each.waited
+            families["hocket_calls"][labels] += each.calls
+            families["hocket_bytes"][labels] += each.bytes
+            families["hocket_call_seconds"][labels] += each.seconds
+            families["hocket_wait_seconds"][labels] += each.waited
 
-    def _recorded(self, comm: hocket.Communicator, where: tuple[str, str], found: dict[str, Values]) -> None:
+    def _recorded(self, comm: hocket.Communicator, where: tuple[str, str], families: dict[str, Values]) -> None:
         recorded = comm.recorder().recorded()
         inside = [each for each in standings(recorded) if each.comm == comm.name and each.inside and each.waits_for]
-        found["hocket_stalled_seconds"][where] = max((each.since for each in inside), default=0.0)
+        families["hocket_stalled_seconds"][where] = max((each.since for each in inside), default=0.0)
         for peer in list(dict.fromkeys(peer for each in inside for peer in each.waits_for))[:MOST_PEERS]:
-            found["hocket_waits_for"][(*where, str(peer))] = 1
+            families["hocket_waits_for"][(*where, str(peer))] = 1
         waits = self._waits[comm.name]
         waits.take([ring for ring in recorded.rings if ring.comm == comm.name])
         for name, seconds in waits.named.items():
-            found["hocket_peer_wait_seconds"][(*where, name)] = seconds
+            families["hocket_peer_wait_seconds"][(*where, name)] = seconds
         for ring in recorded.rings:
             marks = ring.records["kind"] == Kind.MARK
             for mark in ring.records[marks & (ring.records["lane"] != SPAN)]:
                 key = where[0], recorded.what(int(mark["what"])).text
                 if key in self._marks or len(self._marks) < MOST_KINDS:
                     self._marks[key] = int(mark["bytes"])
-        found["hocket_mark"].update(self._marks)
+        families["hocket_mark"].update(self._marks)
 
 
 class _Waits:
@@ -142,11 +142,11 @@ class _Waits:
 
 def _waited(records: NDArray[Any]) -> list[tuple[int, float]]:
     """(peer, seconds) of each wait that has ended; of several peers, the first that is told."""
-    found, awaited = [], dict[int, int]()
+    waits, awaited = [], dict[int, int]()
     wanted = np.isin(records["kind"], (Kind.WAIT_RECV, Kind.WAIT_SEND, Kind.MOVED))
     for seq, kind, peer, nanoseconds in records[wanted][["seq", "kind", "peer", "bytes"]].tolist():
         if kind != Kind.MOVED:
             awaited.setdefault(seq, peer)
         elif (waited := awaited.pop(seq, NOBODY)) != NOBODY:
-            found.append((waited, nanoseconds * 1e-9))
-    return found
+            waits.append((waited, nanoseconds * 1e-9))
+    return waits

@@ -70,23 +70,23 @@ def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None
     registry = CollectorRegistry()
     registry.register(Collector(*comms))
     try:
-        made: socketserver.BaseServer
+        server: socketserver.BaseServer
         if path is not None:
-            made, where = _Unix(path, _answering(registry)), path
+            server, where = _Unix(path, _answering(registry)), path
         else:
             assert port is not None
             chosen = port + comms[0].local_rank if port else 0
-            made = _Loopback(("127.0.0.1", chosen), _answering(registry))
-            where = f"127.0.0.1:{made.server_address[1]}"
+            server = _Loopback(("127.0.0.1", chosen), _answering(registry))
+            where = f"127.0.0.1:{server.server_address[1]}"
     except (OSError, OverflowError) as why:
         raise ArgumentError(f"serve: nothing can listen at {path or port!r}: {why}") from None
-    thread = threading.Thread(target=made.serve_forever, args=(0.1,), name="hocket metrics", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="hocket metrics", daemon=True)
     thread.start()
     try:
         yield where
     finally:
-        made.shutdown()
-        made.server_close()
+        server.shutdown()
+        server.server_close()
         if path is not None:
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -23,19 +23,19 @@ MOST_IN_PICTURE = 64
 """Ranks."""
 
 
-def page(found: Findings) -> str:
+def page(findings: Findings) -> str:
     """The whole page, as text; below 1 MB.  Cost: 1 us a slice."""
     style, script = (files("hocket.observe.page").joinpath(each).read_text() for each in ("style.css", "script.js"))
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; {NOTHING_ELSE}"
-    drawn = binned(found.timeline)
+    drawn = binned(findings.timeline)
     data = json.dumps(drawn.data(), separators=(",", ":")).replace("<", "\\u003c")
-    title = f"hocket: {len(found.ranks)} ranks, {seconds(found.seconds)}"
+    title = f"hocket: {len(findings.ranks)} ranks, {seconds(findings.seconds)}"
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f'<div class="said">{"".join(f"<p>{escape(line)}</p>" for line in summary(found))}</div>',
-        _waits(found), _ranks(found), _layers(found),
-        _factors(found), _pairs(found), _links(found), _calls(found), _timeline(drawn),
-        _clocks(found),
+        f'<div class="said">{"".join(f"<p>{escape(line)}</p>" for line in summary(findings))}</div>',
+        _waits(findings), _ranks(findings), _layers(findings),
+        _factors(findings), _pairs(findings), _links(findings), _calls(findings), _timeline(drawn),
+        _clocks(findings),
     ]  # fmt: skip
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -69,16 +69,16 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], 
     )
 
 
-def _waits(found: Findings) -> str:
+def _waits(findings: Findings) -> str:
     kinds = {"late": "waits", "core": "other", "work": "kernels", "link": "receives"}
-    causes = found.blame.worst("late", "core", "work", "link", "transfer", "unsure")
+    causes = findings.blame.worst("late", "core", "work", "link", "transfer", "unsure")
     if not causes:
         return ""
     rows = [Bar(name(cause), [(kinds.get(str(cause[0]), "calls"), part)]) for cause, part in causes[:12]]
     what = "Seconds of waiting of all ranks, by cause. The table has the numbers."
     picture = bars("why", "Why ranks waited", what, rows)
     listed = [
-        (name(cause), seconds(part), share(part, found.blame.total), recurrence(found.blame, cause))
+        (name(cause), seconds(part), share(part, findings.blame.total), recurrence(findings.blame, cause))
         for cause, part in causes
     ]
     return f"<h2>Why ranks waited</h2><figure>{picture}</figure>" + table(
@@ -86,16 +86,16 @@ def _waits(found: Findings) -> str:
     )
 
 
-def _ranks(found: Findings) -> str:
+def _ranks(findings: Findings) -> str:
     rows = [
         Bar(f"rank {r.rank}", [("calls", r.computing), ("kernels", r.moving), ("waits", r.waiting)])
-        for r in found.ranks[:MOST_IN_PICTURE]
+        for r in findings.ranks[:MOST_IN_PICTURE]
     ]
     what = "For each rank: time outside of calls, then at work inside of calls, then, striped, waiting."
     listed = [
         (f"rank {r.rank}", r.host, r.calls, seconds(r.computing), seconds(r.moving), seconds(r.waiting),
          seconds(r.kernels), seconds(r.inside - r.asynchronous), seconds(r.asynchronous))
-        for r in found.ranks
+        for r in findings.ranks
     ]  # fmt: skip
     heads = ["rank", "host", "calls", "outside", "working inside", "waiting", "arithmetic", "exposed", "asynchronous"]
     note = (
@@ -108,10 +108,10 @@ def _ranks(found: Findings) -> str:
     )
 
 
-def _layers(found: Findings) -> str:
+def _layers(findings: Findings) -> str:
     rows = [
         (each.name, each.calls, seconds(each.exposed), seconds(each.asynchronous), seconds(each.waiting))
-        for each in layers(found.timeline)
+        for each in layers(findings.timeline)
     ]
     if not rows:
         return ""
@@ -120,20 +120,20 @@ def _layers(found: Findings) -> str:
     return f"<h2>By the program's marks</h2>{table(what, heads, rows)}"
 
 
-def _factors(found: Findings) -> str:
-    computing = sum(rank.computing for rank in found.ranks)
-    alone = found.rounds * len(found.ranks) / computing if computing else 0.0
+def _factors(findings: Findings) -> str:
+    computing = sum(rank.computing for rank in findings.ranks)
+    alone = findings.rounds * len(findings.ranks) / computing if computing else 0.0
     listed = [
         ("one device's speed: calls a second of its own computing", f"{alone:.3g}"),
-        ("number of devices", len(found.ranks)),
-        ("efficiency of scaling: the part of the time that they compute", f"{found.efficiency:.1%}"),
-        ("their product: calls a second of all ranks", f"{alone * len(found.ranks) * found.efficiency:.3g}"),
+        ("number of devices", len(findings.ranks)),
+        ("efficiency of scaling: the part of the time that they compute", f"{findings.efficiency:.1%}"),
+        ("their product: calls a second of all ranks", f"{alone * len(findings.ranks) * findings.efficiency:.3g}"),
     ]
     return "<h2>Three factors</h2>" + table("What the speed of the whole is made of", ["factor", "value"], listed)
 
 
-def _pairs(found: Findings) -> str:
-    pairs, ranks = found.blame.pairs, [rank.rank for rank in found.ranks][:MOST_IN_PICTURE]
+def _pairs(findings: Findings) -> str:
+    pairs, ranks = findings.blame.pairs, [rank.rank for rank in findings.ranks][:MOST_IN_PICTURE]
     if not pairs:
         return ""
     what = "A square for each pair of ranks: the larger, the longer the row's rank waited for the column's."
@@ -144,26 +144,26 @@ def _pairs(found: Findings) -> str:
     )
 
 
-def _links(found: Findings) -> str:
-    if not found.links:
+def _links(findings: Findings) -> str:
+    if not findings.links:
         return ""
     rows = [
         (f"rank {link.source} to {link.dest}", link.messages, human(link.nbytes), rate(link.rate), rate(link.usual),
-         seconds(found.blame.seconds.get(("link", link.source, link.dest), 0.0)),
-         recurrence(found.blame, ("link", link.source, link.dest)), seconds(link.tcp.rtt) if link.tcp.rtt else "",
+         seconds(findings.blame.seconds.get(("link", link.source, link.dest), 0.0)),
+         recurrence(findings.blame, ("link", link.source, link.dest)), seconds(link.tcp.rtt) if link.tcp.rtt else "",
          link.tcp.again, share(link.tcp.receiver, link.tcp.busy) if link.tcp.busy else "")
-        for link in sorted(found.links, key=lambda link: link.rate)
+        for link in sorted(findings.links, key=lambda link: link.rate)
     ]  # fmt: skip
     heads = ["link", "messages seen whole", "bytes", "carried", "usual", "waited for it", "calls", "TCP: round trip",
              "packets sent again", "receiver's buffer full"]
     return "<h2>Links</h2>" + table("The slowest first, by its largest messages", heads, rows)
 
 
-def _calls(found: Findings) -> str:
+def _calls(findings: Findings) -> str:
     rows = [
         (c.name, c.algorithm, c.transports, c.site, c.count, human(c.nbytes), human(c.nbytes * c.count),
          seconds(c.seconds))
-        for c in found.calls
+        for c in findings.calls
     ]  # fmt: skip
     heads = ["call", "algorithm", "over", "first made at", "count", "bytes each", "bytes in all", "seconds"]
     return "<h2>Calls</h2>" + table("All ranks together", heads, rows, text=[1, 2, 3])
@@ -190,11 +190,11 @@ def _timeline(drawn: Binned) -> str:
 CLOCKS = ("host", "pid", "clock_error_us", "drift_ppm", "lost")
 
 
-def _clocks(found: Findings) -> str:
-    facts = found.timeline.about.get("ranks")
+def _clocks(findings: Findings) -> str:
+    facts = findings.timeline.about.get("ranks")
     rows = []
-    for rank, said in sorted(facts.items()) if isinstance(facts, dict) else ():
-        if isinstance(said, dict):
-            rows.append([f"rank {rank}", *(said.get(key) for key in CLOCKS)])
+    for rank, own in sorted(facts.items()) if isinstance(facts, dict) else ():
+        if isinstance(own, dict):
+            rows.append([f"rank {rank}", *(own.get(key) for key in CLOCKS)])
     heads = ["rank", "host", "process", "clock wrong by at most (us)", "drift (ppm)", "records lost"]
     return "<h2>Clocks and records</h2>" + table("On the clock of the first rank", heads, rows, text=[1])

@@ -36,50 +36,50 @@ STRIPED = ("waits", "sends")
 def bars(name: str, title: str, description: str, rows: Sequence[Bar]) -> str:
     """Horizontal ones, from 0 to the longest."""
     longest = max((sum(part for _, part in row.parts) for row in rows), default=0.0) or 1.0
-    found = []
+    shapes = []
     for at, row in enumerate(rows):
         top, x = at * ROW + 4, float(LEFT)
-        found.append(f'<text x="4" y="{top + 13}">{escape(row.name[:22])}</text>')
+        shapes.append(f'<text x="4" y="{top + 13}">{escape(row.name[:22])}</text>')
         for kind, part in row.parts:
             wide = part / longest * (WIDTH - LEFT - 70)
             if wide > 0:
                 place = f'x="{x:.1f}" y="{top}" width="{wide:.1f}" height="{ROW - 6}"'
-                found.append(f'<rect class="{kind}" {place}/>')
+                shapes.append(f'<rect class="{kind}" {place}/>')
                 if kind in STRIPED:
-                    found.append(f'<rect {place} fill="url(#{name}-stripe)"/>')
+                    shapes.append(f'<rect {place} fill="url(#{name}-stripe)"/>')
             x += wide
-        found.append(f'<text x="{x + 4:.1f}" y="{top + 13}">{seconds(sum(p for _, p in row.parts))}</text>')
-    return _svg(name, title, description, len(rows) * ROW + 8, "".join(found))
+        shapes.append(f'<text x="{x + 4:.1f}" y="{top + 13}">{seconds(sum(p for _, p in row.parts))}</text>')
+    return _svg(name, title, description, len(rows) * ROW + 8, "".join(shapes))
 
 
 def matrix(name: str, title: str, description: str, ranks: Sequence[int], cells: dict[tuple[int, int], float]) -> str:
     """A square for each pair, as large as its part of the largest."""
     size, most = min(30, 640 // max(1, len(ranks))), max(cells.values(), default=0.0) or 1.0
-    found = []
+    shapes = []
     for i, row in enumerate(ranks):
         y = 26 + i * size
-        found.append(f'<text x="4" y="{y + size / 2 + 4:.0f}">rank {row} waited</text>' if size >= 12 else "")
+        shapes.append(f'<text x="4" y="{y + size / 2 + 4:.0f}">rank {row} waited</text>' if size >= 12 else "")
         for j, column in enumerate(ranks):
             x = LEFT + j * size
             if i == 0 and size >= 12:
-                found.append(f'<text x="{x + 3}" y="18">{column}</text>')
-            found.append(f'<rect class="frame" x="{x}" y="{y}" width="{size}" height="{size}"/>')
+                shapes.append(f'<text x="{x + 3}" y="18">{column}</text>')
+            shapes.append(f'<rect class="frame" x="{x}" y="{y}" width="{size}" height="{size}"/>')
             part = (cells.get((row, column), 0.0) / most) ** 0.5 * (size - 4)
             if part >= 0.5:
                 a, b = x + (size - part) / 2, y + (size - part) / 2
-                found.append(f'<rect class="waits" x="{a:.1f}" y="{b:.1f}" width="{part:.1f}" height="{part:.1f}"/>')
-    words = f'<text x="4" y="18">for rank</text>{"".join(found)}'
+                shapes.append(f'<rect class="waits" x="{a:.1f}" y="{b:.1f}" width="{part:.1f}" height="{part:.1f}"/>')
+    words = f'<text x="4" y="18">for rank</text>{"".join(shapes)}'
     return _svg(name, title, description, 32 + len(ranks) * size, words)
 
 
 def overview(name: str, title: str, description: str, rows: Sequence[tuple[str, str, Sequence[int]]]) -> str:
     """Rows of bins: (name, class, 0 to 255 each); for readers without script."""
-    found = []
+    shapes = []
     for at, (words, kind, bins) in enumerate(rows):
-        found.append(f'<text x="4" y="{at * 18 + 13}">{escape(words[:22])}</text>')
+        shapes.append(f'<text x="4" y="{at * 18 + 13}">{escape(words[:22])}</text>')
         wide = (WIDTH - LEFT) / max(1, len(bins))
         for i, value in enumerate(bins):
             if value >= 8:
                 place = f'x="{LEFT + i * wide:.1f}" y="{at * 18}" width="{wide:.1f}" height="15"'
-                found.append(f'<rect class="{kind}" {place} opacity="{max(0.15, value / 255):.2f}"/>')
-    return _svg(name, title, description, len(rows) * 18 + 4, "".join(found))
+                shapes.append(f'<rect class="{kind}" {place} opacity="{max(0.15, value / 255):.2f}"/>')
+    return _svg(name, title, description, len(rows) * 18 + 4, "".join(shapes))
