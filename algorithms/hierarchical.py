@@ -102,7 +102,7 @@ def hierarchical(
         return sum(1 for _ in _inside(layout, gathered, 0, 0, contract.rooted))
 
     parts = gathered, between, spread
-    made = Algorithm(
+    algorithm = Algorithm(
         collective,
         "hierarchical",
         steps,
@@ -117,8 +117,8 @@ def hierarchical(
         repeats=any(part.repeats for part in parts if CONTRACTS[part.collective].reduces),
     )
     if all(part.own for part in parts):
-        vouch(made)
-    return made
+        vouch(algorithm)
+    return algorithm
 
 
 @lru_cache(maxsize=256)

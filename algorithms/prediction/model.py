@@ -55,8 +55,8 @@ def counts(
 
     def busiest(values: Iterable[int]) -> float:
         """The most of any rank; or of any core, where a host's ranks share its cores."""
-        found = list(values)
-        return max(max(found), sum(found) / len(found) * turns) if turns > 1 else max(found)
+        loads = list(values)
+        return max(max(loads), sum(loads) / len(loads) * turns) if turns > 1 else max(loads)
 
     steps = [max(t.steps[i] for t in tallies) for i in (0, 1)]
     merged = [(n + (cuts - 1 if n else 0)) * -(-ranks // cores) for n in steps]

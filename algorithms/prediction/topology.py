@@ -100,14 +100,14 @@ class Topology:
     @property
     def assumed(self) -> str:
         """What was not given, in the words of the text; "": nothing."""
-        found = []
+        assumptions = []
         if self.overhead is None:
             ways = [self.link, *([self.inside] if self.inside else [])]
             times = dict.fromkeys(f"{min(OVERHEAD, way.latency) * 1e6:g}us" for way in ways)
-            found.append(f"overhead={' (inside a host '.join(times)}{')' if len(times) > 1 else ''}")
+            assumptions.append(f"overhead={' (inside a host '.join(times)}{')' if len(times) > 1 else ''}")
         if self.reduction is None:
-            found.append(f"reduce={1e-9 / self.reducing:g}GB")
-        return ", ".join(found)
+            assumptions.append(f"reduce={1e-9 / self.reducing:g}GB")
+        return ", ".join(assumptions)
 
     def ports(self, source: int, target: int, period: int) -> tuple[Port, ...]:
         """What a transfer from rank to rank passes; ranks that are `period` apart are taken for the same one."""
@@ -115,11 +115,11 @@ class Topology:
         source, near = source % period, target - source + source % period
         if a == b and self.inside is not None:
             return (("memory", source // self.ranks, 0),) if self.shared else (("pair", source, near),)
-        here, there = source // self.ranks, target % period // self.ranks
-        nics = ("out", here, 0), ("in", there, 0)
+        origin, destination = source // self.ranks, target % period // self.ranks
+        nics = ("out", origin, 0), ("in", destination, 0)
         if self.uplink is None or a // self.hosts == b // self.hosts:
             return nics
-        return *nics, ("up", here // self.hosts, 0), ("down", there // self.hosts, 0)
+        return *nics, ("up", origin // self.hosts, 0), ("down", destination // self.hosts, 0)
 
     def bandwidth(self, port: Port) -> float:
         """Bytes a second."""
@@ -151,17 +151,17 @@ UNITS = "TIME is like 20us (s, ms, us, ns), RATE a second's, like 10Gbit or 1.5G
 
 
 def _time(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|ms|us|ns)", text)
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|ms|us|ns)", text)
+    if not match:
         raise ValueError
-    return float(found[1]) / IN_A_SECOND[found[2]]
+    return float(match[1]) / IN_A_SECOND[match[2]]
 
 
 def _rate(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)(bit|B)", text)
-    if not found or float(found[1]) == 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)(bit|B)", text)
+    if not match or float(match[1]) == 0:
         raise ValueError
-    return float(found[1]) * PREFIX[found[2]] * BYTES[found[3]]
+    return float(match[1]) * PREFIX[match[2]] * BYTES[match[3]]
 
 
 def _link(text: str) -> Link:

@@ -37,7 +37,7 @@ def _walked(algorithm: Algorithm, size: int) -> bool:
     for _ in walk([list(algorithm.steps(rank, size, 0)) for rank in range(size)], held, sums):
         pass
     by_rank = {(rank, chunk) for _, chunk, rank in sums.encoded}
-    by_value = {(made, chunk) for made, chunk, _ in sums.encoded}
+    by_value = {(value, chunk) for value, chunk, _ in sums.encoded}
     return len(by_rank) == len(by_value) == len(sums.encoded)
 
 

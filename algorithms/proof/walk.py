@@ -109,5 +109,5 @@ def _combined(values: list[Value], sums: dict[tuple[int, ...], int], size: int, 
         raise ScheduleError(f"rank {rank} step {t}: values of different chunks are added: {values}")
     if len(values) == 1:
         return values[0]
-    made = sums.setdefault(tuple(value.made for value in values), size + len(sums))
-    return Value(values[0].chunk, tuple(r for value in values for r in value.ranks), made)
+    number = sums.setdefault(tuple(value.made for value in values), size + len(sums))
+    return Value(values[0].chunk, tuple(r for value in values for r in value.ranks), number)
