@@ -79,7 +79,7 @@ cdef enum:
     TOGETHER = 4096             # bytes of a message that a channel lays together (channel.h)
     SPINS = 1000
     YIELD_NS = 200000           # how long it yields before it sleeps
-    SLOW_NS = 100000            # a yield that takes longer found a stranger on this core
+    SLOW_NS = 1000000           # a yield that takes longer found a stranger on this core: workers' turns take less
     NAP_MS = 1                  # a sleep, at most, in the first second ...
     LONG_NAP_MS = 10            # ... and later
 
