@@ -40,7 +40,8 @@ def test_fusion_saves_most_of_a_delay(capsys: pytest.CaptureFixture[str]) -> Non
     delayed, shm = capsys.readouterr().out.splitlines()[-2:]
     for row, least in ((delayed, 1.5), (shm, 0.0)):
         unfused, together, gain, same = (cell.strip().removesuffix(" ms") for cell in row.strip("|").split("|")[1:])
-        assert float(gain) == pytest.approx(float(unfused) / float(together), rel=0.1) and float(gain) > least, row
+        assert float(gain) == pytest.approx(float(unfused) / float(together), rel=0.1, abs=0.06), row  # one decimal
+        assert float(gain) >= least, row
         assert same == "yes"
     assert float(delayed.split("|")[2].split()[0]) > 20, "20 tensors, 1 ms each at least"
 
