@@ -42,6 +42,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def empty_recorder() -> None:
+    """A recorder of its own: the table of texts of this process's may be full of what earlier tests called."""
+    from hocket.collectives.recording import recorder
+
+    gc.collect()  # communicators that earlier tests have dropped hold the old one
+    recorder.forked()
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-ins for the CUDA driver and compiler, and the kernels."""

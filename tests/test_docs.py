@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import doctest
-import gc
 import html
 import importlib.util
 import os
@@ -42,8 +41,8 @@ def documented() -> list[str]:
 
 
 @pytest.mark.parametrize("name", documented())
+@pytest.mark.usefixtures("empty_recorder")
 def test_examples(name: str) -> None:
-    gc.collect()  # communicators that earlier tests have dropped hold rings of the recorder
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert tried and not failed
 

@@ -71,6 +71,7 @@ def trained(comm: Communicator, path: str) -> None:
             s.wait(name)
 
 
+@pytest.mark.usefixtures("empty_recorder")
 def test_a_run_of_the_scheduler_tells_its_gradients_and_calls(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "run.pftrace")
     with hocket.local_world(2) as world:
