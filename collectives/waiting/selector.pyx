@@ -181,7 +181,7 @@ cdef class Selector:
                 if until and hk_now() >= until:
                     return None
                 with nogil:
-                    if sight.queued:                    # they go first
+                    if sight.queued:                    # calls go before the next look
                         progress.try_progress(True)
                     if sight.claimed or not hk_wait_sleeps(&w, &self.ladder):
                         hk_wait_step(&w, &self.ladder, NULL, NULL, 0)
