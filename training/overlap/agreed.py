@@ -23,7 +23,7 @@ from hocket.arguments import choices
 from hocket.compression import Bucket, Compressor
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.training.agreeing import Member, Order, Part, Pending, Request
-from hocket.training.overlap.arrays import described, dtype_of, empty, one_memory, tensor_of
+from hocket.training.overlap.arrays import ON_GPU, described, dtype_of, empty, host, on_host, one_memory, tensor_of
 from hocket.training.overlap.gradient import Timing, naming
 from hocket.training.overlap.settings import Settings, agree
 
@@ -164,6 +164,8 @@ class Agreed:
         if not isinstance(name, str) or given is None:
             wrong = f"{call}({name!r}): expected a text, and an array of floats; got {described(array)}"
             raise self._ended(ArgumentError(wrong))
+        if self.settings.method is not None and not on_host(array):
+            raise self._ended(ArgumentError(f"{call}({name!r}): {ON_GPU.format(array.device)}"))
         self._likes[dtype_of(array)] = array
         tensor = self._named(name)
         tensor.nbytes = given.nbytes
@@ -208,7 +210,7 @@ class Agreed:
             for part, array in zip(bucket.parts, arrays, strict=True):
                 part[...] = array.reshape(-1)
         if sum(counts):
-            self._average(comm, bucket)
+            self._average(comm, bucket, requests)
         for part, array in zip(bucket.parts, arrays, strict=True):
             if len(arrays) > 1 or not one_memory(array):
                 array[...] = part.reshape(tuple(array.shape))
@@ -219,10 +221,11 @@ class Agreed:
                 tensor.others, tensor.left_out, tensor.nbytes = array, True, request.nbytes
         return [None] * len(mine)
 
-    def _average(self, comm: Communicator, bucket: Bucket) -> None:
+    def _average(self, comm: Communicator, bucket: Bucket, requests: Sequence[Request]) -> None:
         single = dtype_of(bucket.flat) == "float32"
         if self._compressor is not None and single:
-            self._compressor.allreduce_all(bucket)
+            shapes = [request.parts[0].shape for request in requests]
+            self._compressor.allreduce_all(Bucket.of(host(bucket.flat), shapes, bucket.keys))
         else:
             comm.allreduce(bucket.flat, "avg", codec=self.settings.codec if single else None)
 

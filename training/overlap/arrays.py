@@ -11,6 +11,7 @@ from hocket.training.overlap.rows import Tensor
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 """The dtypes that gradients may have."""
+ON_GPU = "it is on {}, and compressor= takes gradients in host memory; give codec=, which GPUs have kernels for"
 
 
 def tensor_of(name: str, like: Any) -> Tensor | None:
@@ -34,6 +35,16 @@ def described(value: Any) -> str:
 def empty(like: Any, count: int) -> Any:
     """Memory for so many elements, as NumPy's or torch's."""
     return like.new_empty(count) if hasattr(like, "new_empty") else np.empty(count, like.dtype)
+
+
+def host(array: Any) -> Any:
+    """The same memory as a NumPy array."""
+    return array if isinstance(array, np.ndarray) else array.detach().numpy()
+
+
+def on_host(array: Any) -> bool:
+    """Can NumPy see its memory?"""
+    return getattr(getattr(array, "device", "cpu"), "type", "cpu") == "cpu"
 
 
 def one_memory(array: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket.compression import Bucket, Compressor, Method
+from hocket.training.overlap.arrays import host
 
 
 class Carrier:
@@ -21,16 +22,21 @@ class Carrier:
         self.compressor = None if method is None else Compressor(comm, method)
         self._thread = None if method is None else concurrent.futures.ThreadPoolExecutor(1, "hocket-lane")
 
-    def average(self, x: Any, keys: Sequence[str]) -> Any:
-        """Begin to average a vector in place; `keys`: of its pieces, () for what must be exact.  Its work."""
-        single = str(x.dtype).endswith("float32") and bool(keys)
+    def average(self, x: Any, tensors: Sequence[tuple[str, Sequence[int]]]) -> Any:
+        """Begin to average a vector in place.  Its work.
+
+        `tensors`: the names and shapes of those that it holds, () for what must be exact.  A compressor has each of
+        them whole, as some methods look at rows and columns.
+        """
+        single = str(x.dtype).endswith("float32") and bool(tensors)
         if self._thread is None:
             return self.comm.allreduce(x, "avg", async_op=True, codec=self.codec if single else None)
         assert self.compressor is not None
         if not single:
             return Threaded(self._thread.submit(self.comm.allreduce, x, "avg"))
-        key = "+".join(keys)
-        return Threaded(self._thread.submit(self.compressor.allreduce_all, Bucket(x, [x], [key])))
+        names, shapes = zip(*tensors, strict=True)
+        bucket = Bucket.of(host(x), shapes, names)
+        return Threaded(self._thread.submit(self.compressor.allreduce_all, bucket))
 
     def close(self) -> None:
         """End the lane; all its ranks together."""

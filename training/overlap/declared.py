@@ -21,7 +21,7 @@ from typing import Any
 
 from hocket.arguments import choices
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
-from hocket.training.overlap.arrays import described, tensor_of
+from hocket.training.overlap.arrays import ON_GPU, described, on_host, tensor_of
 from hocket.training.overlap.carrier import Carrier
 from hocket.training.overlap.gradient import Gradient, Lane, Timing, naming, placed
 from hocket.training.overlap.orders import RECORDED
@@ -65,6 +65,8 @@ class Declared:
             if tensor is None:
                 wrong = f"declare({name!r}): expected an array of floats, got {described(like)}"
                 raise self._ended(ArgumentError(wrong))
+            if self.settings.method is not None and not on_host(like):
+                raise self._ended(ArgumentError(f"declare({name!r}): {ON_GPU.format(like.device)}"))
             self._gradients[name] = Gradient(len(self._gradients), tensor, like)
 
     def seal(self) -> None:
@@ -96,6 +98,8 @@ class Declared:
         tensors = [gradient.tensor for gradient in every]
         auto = min(MOST, max(LEAST, sum(tensor.nbytes for tensor in tensors) // UNITS))
         slice, fuse = (auto if given is None else given for given in (self.settings.slice, self.settings.fuse))
+        if self.settings.method is not None:
+            slice = 0  # a compressor gets tensors whole
         rows = deal(tensors, urgency, made, len(self._carriers), slice, fuse, self.settings.apart)
         self._lanes = [Lane(carrier, row) for carrier, row in zip(self._carriers, rows, strict=False)]
         placed(self._lanes, every)

@@ -42,8 +42,8 @@ class Sent:
 
     def issue(self, every: Sequence[Gradient], carrier: Carrier) -> None:
         """Begin to average it."""
-        names = [_key(every[i].tensor, begin, end) for i, begin, end in self.unit.pieces]
-        self.work = carrier.average(self._filled(every), names)
+        tensors = [every[i] for i, begin, end in self.unit.pieces]
+        self.work = carrier.average(self._filled(every), [(each.tensor.name, each.shape) for each in tensors])
 
     def _filled(self, every: Sequence[Gradient]) -> Any:
         """The vector that travels."""
@@ -163,11 +163,6 @@ def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:
             every[tensor].told = sent, at + i
         if sent.unit.bucket:
             sent.buffer = empty(every[sent.tensors[0]].like, at + len(sent.unit.told))
-
-
-def _key(tensor: Tensor, begin: int, end: int) -> str:
-    """Of a piece, for a compressor."""
-    return tensor.name if end - begin == tensor.elements else f"{tensor.name}[{begin}:{end}]"
 
 
 def naming(error: BaseException, name: str) -> BaseException:

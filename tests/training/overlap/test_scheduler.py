@@ -110,8 +110,33 @@ def with_compressors(comm: Communicator) -> None:
             assert np.allclose(s.wait(name), wanted_, atol=2.0), name
 
 
+def with_matrices(comm: Communicator) -> None:
+    """A compressor gets tensors whole and in their shapes, whatever travels together, and so do methods of matrices."""
+    shapes = {"wide": (40, 60), "row": (7,), "deep": (30, 5, 4)}
+    cases: dict[str, dict[str, Any]] = {
+        "priority": {"lanes": 1, "slice": 1024, "fuse": 0}, "agreed": {}, "fifo": {"fuse": 1 << 20}
+    }  # fmt: skip
+    for order, options in cases.items():
+        method = "powersgd:2"
+        alone, s = Compressor(comm.dup(), method), Scheduler(comm, order=order, compressor=method, **options)
+        for name, shape in shapes.items() if order != "agreed" else ():
+            s.declare(name, np.empty(shape, np.float32))
+        for step in range(3):
+            dice = np.random.default_rng((step, comm.rank))
+            grads = {name: dice.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+            wanted = {name: grad.copy() for name, grad in grads.items()}
+            for name in reversed(grads):
+                s.ready(name, grads[name])
+                alone.allreduce(wanted[name], name)
+            s.step()
+            for name in grads:
+                assert np.allclose(s.wait(name), wanted[name], atol=1e-4), (order, step, name)
+                assert np.linalg.matrix_rank(grads[name].reshape(len(grads[name]), -1), 1e-3) <= 2, (order, name)
+        s.close()
+
+
 def test_dtypes_and_codecs() -> None:
-    spread([other_dtypes, with_codecs, with_compressors], 2, "tcp")
+    spread([other_dtypes, with_codecs, with_compressors, with_matrices], 2, "tcp")
 
 
 # ---------------------------------------------------------------------------------------- late, and left out

@@ -1,0 +1,207 @@
+"""Training on CUDA tensors of ranks that share a GPU, by what hocket adds to torch: its optimizer, compression, outer
+loops, collectives with a backward, and torch's own FSDP2.  Each is compared with one process that sees all inputs.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from hocket.conformance.gpu_check.kinds import missing
+from hocket.conformance.gpu_check.processes import job
+from hocket.conformance.gpu_check.rows import Finding, Options, say
+
+WIDTH, ROWS, STEPS, RATE = 256, 16, 6, 0.01
+DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")
+
+
+class Task:
+    """A model, and the inputs of every rank."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.torch: Any = importlib.import_module("torch")
+        self.rank, self.size = rank, size
+
+    def model(self) -> Any:
+        nn = self.torch.nn
+        self.torch.manual_seed(3)
+        layers = [nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, 8)]
+        return nn.Sequential(*layers).to(DEVICE)
+
+    def loss(self, model: Any, step: int, rank: int) -> Any:
+        dice = self.torch.Generator().manual_seed(1000 * step + rank)
+        x = self.torch.randn(ROWS, WIDTH, generator=dice).to(DEVICE)
+        return (model(x) - x[:, :8]).square().mean()
+
+    def sgd(self, model: Any) -> Any:
+        return self.torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+
+    def alone(self) -> Any:
+        """What one process learns from the averages of all ranks' losses."""
+        model = self.model()
+        optimizer = self.sgd(model)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            (sum(self.loss(model, step, r) for r in range(self.size)) / self.size).backward()
+            optimizer.step()
+        return model
+
+    def learned(self, model: Any, optimizer: Any, of: Any = None) -> Any:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            self.loss(model, step, self.rank).backward()
+            optimizer.step()
+        getattr(optimizer, "finish", lambda: None)()
+        return of or model
+
+    def near(self, model: Any, within: float) -> str:
+        """Why it is not what one process learns; "": it is.  `within`: in parts of what that has learned."""
+        far = moved = 0.0
+        for own, other, start in zip(*(each.parameters() for each in (model, self.alone(), self.model())), strict=True):
+            far += float((own.detach() - other.detach()).square().sum())
+            moved += float((other.detach() - start.detach()).square().sum())
+        ratio = (far / moved) ** 0.5
+        return "" if ratio <= within else f"off by {ratio:.3g} of what was learned, allowed is {within:g}"
+
+
+def optimizer(task: Task, within: float = 1e-3, named: bool = False, **options: Any) -> str:
+    hocket_torch: Any = importlib.import_module("hocket.torch")
+    model = task.model()
+    given = model.named_parameters() if named else model
+    made = hocket_torch.DistributedOptimizer(task.sgd(model), given, **options)
+    return task.near(task.learned(model, made), within)
+
+
+def compressed(task: Task, method: str, within: float) -> str:
+    hocket_torch: Any = importlib.import_module("hocket.torch")
+    model = task.torch.nn.parallel.DistributedDataParallel(task.model())
+    hocket_torch.compress(model, method)
+    return task.near(task.learned(model, task.sgd(model), model.module), within)
+
+
+def outer(task: Task, kind: str, **options: Any) -> str:
+    """Rounds behind each step: ranks end with equal parameters, and have learned."""
+    training: Any = importlib.import_module("hocket.training")
+    added: Any = importlib.import_module("hocket.torch.training")
+    model = task.model()
+    loop = getattr(training, kind)(added.communicator(), added.parameters(model), every=2, **options)
+    inner = task.sgd(model)
+    before = float(task.loss(model, 0, task.rank).detach())
+    for step in range(STEPS):
+        inner.zero_grad()
+        task.loss(model, step, task.rank).backward()
+        inner.step()
+        loop.step()
+    loop.finish()
+    after = float(task.loss(model, 0, task.rank).detach())
+    return _equal(task, model) or ("" if after < before else f"the loss went from {before:.4f} to {after:.4f}")
+
+
+def _equal(task: Task, model: Any) -> str:
+    dist: Any = importlib.import_module("torch.distributed")
+    own = task.torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
+    others = [task.torch.zeros_like(own) for _ in range(task.size)]
+    dist.all_gather(others, own)
+    return "" if all(bool((other == own).all()) for other in others) else "ranks have other parameters"
+
+
+def functions(task: Task) -> str:
+    """allreduce, allgather and reduce_scatter, forward and backward."""
+    found: Any = importlib.import_module("hocket.torch.functions")
+    added: Any = importlib.import_module("hocket.torch.training")
+    torch, comm, size = task.torch, added.communicator(), task.size
+    x = torch.full((4, 3), float(task.rank + 1), device=DEVICE, requires_grad=True)
+    wrong = []
+    for name, value, gradient in (("allreduce", sum(range(1, size + 1)), size), ("allgather", None, size)):
+        x.grad = None
+        y = getattr(found, name)(x, comm)
+        y.sum().backward()
+        if value is not None and not bool((y == value).all()):
+            wrong.append(f"{name} gives {y.flatten()[0]}")
+        if not bool((x.grad == gradient).all()):
+            wrong.append(f"{name}'s backward gives {x.grad.flatten()[0]} instead of {gradient}")
+    return "; ".join(wrong)
+
+
+def fsdp(task: Task) -> str:
+    """torch's FSDP2."""
+    sharded: Any = importlib.import_module("torch.distributed.fsdp")
+    mesh: Any = importlib.import_module("torch.distributed.device_mesh")
+    model = task.model()
+    devices = mesh.init_device_mesh(DEVICE, (task.size,))
+    for layer in (model[0], model[2], model):
+        sharded.fully_shard(layer, mesh=devices)
+    task.learned(model, task.sgd(model))
+    whole = task.model()
+    with task.torch.no_grad():
+        for own, part in zip(whole.parameters(), model.parameters(), strict=True):
+            own.copy_(part.full_tensor())
+    return task.near(whole, 1e-3)
+
+
+def messages(task: Task) -> str:
+    dist: Any = importlib.import_module("torch.distributed")
+    x, y = (task.torch.full((1000,), float(task.rank + i), device=DEVICE) for i in (0, 7))
+    after, before = (task.rank + 1) % task.size, (task.rank - 1) % task.size
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, after), dist.P2POp(dist.irecv, y, before)]):
+        work.wait()
+    return "" if bool((y == before).all()) else f"received {y[0]}, not {before}"
+
+
+CASES: dict[str, dict[str, Callable[[Task], str]]] = {
+    "hocket's optimizer": {
+        "its parameters by name": partial(optimizer, named=True),
+        "its model": optimizer,
+        "slices of 4 KiB, two lanes": partial(optimizer, slice=4096, lanes=2, fuse=1024),
+        "order agreed": partial(optimizer, order="agreed"),
+        "order tac": partial(optimizer, order="tac"),
+        "int8": partial(optimizer, within=0.05, codec="int8"),
+    },
+    "DDP, compressed": {
+        "int8": partial(compressed, method="int8", within=0.05),
+        "int4": partial(compressed, method="int4", within=0.4),
+        "powersgd:4": partial(compressed, method="powersgd:4", within=0.9),
+        "topk:0.1": partial(compressed, method="topk:0.1", within=0.95),
+    },
+    "outer loops": {
+        "LocalSGD": partial(outer, kind="LocalSGD"),
+        "DiLoCo, int8": partial(outer, kind="DiLoCo", send="int8", momentum=0.5),
+        "StreamingDiLoCo": partial(outer, kind="StreamingDiLoCo", fragments=2, delay=0, momentum=0.5),
+    },
+    "torch": {"collectives with a backward": functions, "FSDP2": fsdp, "messages": messages},
+}
+
+
+def ranks(comm: Any, options: Options, group: str) -> None:
+    torch: Any = importlib.import_module("torch")
+    dist: Any = importlib.import_module("torch.distributed")
+    importlib.import_module("hocket.torch")
+    dist.init_process_group("hocket", init_method=f"file://{os.environ['PLACE']}/torch", rank=comm.rank,
+                            world_size=comm.size, timeout=datetime.timedelta(seconds=20))  # fmt: skip
+    for name, check in CASES[group].items():
+        try:
+            why = check(Task(comm.rank, comm.size))
+        except Exception as error:
+            traceback.print_exc()
+            why = f"{type(error).__name__}: {str(error)[:300]}"
+        right = torch.tensor([int(not why)])
+        dist.all_reduce(right, dist.ReduceOp.MIN)
+        if why or comm.rank == 0:
+            ok = bool(right.item())
+            note = f"rank {comm.rank}: {why}" if why else ""
+            say(Finding(f"{group}: {name}", "right" if ok else "wrong", ok=ok, note=note))
+    dist.destroy_process_group()
+
+
+def training(options: Options) -> Iterator[Finding]:
+    why = missing("torch") if DEVICE == "cuda" else ""
+    if why:
+        yield Finding("training with torch", "not checked", note=why)
+        return
+    for group in CASES:
+        yield from job(f"{group}, 2 ranks", 2, partial(ranks, group=group), options, 45)
