@@ -58,7 +58,8 @@ PARTS = (
     Part("times, 2 ranks", "hocket.conformance.gpu_check.collectives:times_of_two", 60),
     Part("times, 4 ranks", "hocket.conformance.gpu_check.collectives:times_of_four", 90),
     Part("a rank is killed", "hocket.conformance.gpu_check.collectives:killed", 60),
-    Part("torch.distributed", "hocket.conformance.gpu_check.torch:backend", 70),
+    Part("torch.distributed", "hocket.conformance.gpu_check.torch.backend:backend", 70),
+    Part("training", "hocket.conformance.gpu_check.torch.training:training", 120),
     Part("NCCL", "hocket.conformance.gpu_check.environment:nccl", 45),
     Part("memory of torch and CuPy", "hocket.conformance.gpu_check.environment:memory", 60),
 )

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hocket.errors import ArgumentError
+from hocket.torch.copies import HostCopy
 from hocket.torch.works import Failed, unpacked
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 def checked(module: Any) -> Any:
     """`module`, a DistributedDataParallel, if a Compressor can average its gradients."""
     for name, p in module.module.named_parameters():
-        if p.requires_grad and (p.dtype != torch.float32 or p.device.type != "cpu"):
+        if p.requires_grad and (p.dtype != torch.float32 or p.device.type not in ("cpu", "cuda")):
             got = f"{p.dtype} on {p.device}"
-            raise ArgumentError(f"compress takes parameters of torch.float32 on the CPU, but {name!r} is {got}")
+            raise ArgumentError(f"compress takes parameters of torch.float32 on CPUs and GPUs, but {name!r} is {got}")
     for name, part in module.module.named_modules():
         if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
             raise ArgumentError(
@@ -45,6 +46,8 @@ class Request(NamedTuple):
     """1 where the parameter has got a gradient on this rank; None: all have."""
     whole: torch.Tensor
     """The same as DDP has it."""
+    copy: HostCopy | None
+    """Between `whole`, on a GPU, and `bucket`."""
     first: bool
     last: bool
     done: Any
@@ -75,11 +78,13 @@ class Buckets:
         names = [self._names[id(p)] for p in parameters]
         if bucket.index() == 0:
             self._rate = self._rates.read()  # once for all buckets of a backward pass
-        done: torch.futures.Future[Any] = torch.futures.Future()
+        copy = HostCopy(whole.detach()) if whole.is_cuda else None
+        host = whole.detach() if copy is None else copy.host
+        done: torch.futures.Future[Any] = torch.futures.Future(devices=[whole.device] if copy else None)
         self._worker.submit(self._average, Request(
-            Bucket.of(whole.detach().numpy(), [p.shape for p in parameters], names), [*map(self._rate, parameters)],
+            Bucket.of(host.numpy(), [p.shape for p in parameters], names), [*map(self._rate, parameters)],
             None if self._used is None else self._used.take(parameters),
-            whole, bucket.index() == 0, bucket.is_last(), done,
+            whole, copy, bucket.index() == 0, bucket.is_last(), done,
         ))  # fmt: skip
         return done.then(unpacked)  # an error that a callback raises is one for C++, too
 
@@ -94,8 +99,19 @@ class Buckets:
         self._waiting.append(request)
         if self._error is not None or request.last:
             for each in self._waiting:
-                each.done.set_result(each.whole if self._error is None else Failed(self._error))
+                self._finish(each)
             self._waiting = []
+
+    def _finish(self, request: Request) -> None:
+        """Its future has an event of what is the current stream then."""
+        if self._error is not None:
+            request.done.set_result(Failed(self._error))
+        elif request.copy is None:
+            request.done.set_result(request.whole)
+        else:
+            request.copy.back()
+            with request.copy.stream():
+                request.done.set_result(request.whole)
 
     def _begin(self) -> None:
         """A backward pass begins.  One that did not come to its end is forgotten."""
@@ -112,6 +128,8 @@ class Buckets:
 
     def _send(self, request: Request) -> None:
         bucket = request.bucket
+        if request.copy is not None:
+            request.copy.arrived()
         used = [True] if request.used is None else self._compressor.comm.allreduce(request.used, "max").tolist()
         if all(used):
             self._compressor.allreduce_all(bucket, lr=request.rates)

@@ -21,7 +21,7 @@ losses.  It is the column `adjoint` of `CONTRACTS`:
 
 Each can be differentiated again.  Backward passes are calls, too: all ranks make them, in one order, as the graph is
 the same on all ranks.  Derivatives are of op sum and avg; others raise ArgumentError in backward().  Tensors are in
-host memory.  `torch.compile` keeps all of them but send, recv and sendrecv in its graph, which break it.
+host memory or on GPUs.  `torch.compile` keeps all of them but send, recv and sendrecv in its graph, which break it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _made(
     return found
 
 
-@torch.library.custom_op("hocket::collective", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("hocket::collective", mutates_args=(), device_types=["cpu", "cuda"])
 def _operator(x: Tensor, key: int, name: str, op: str, root: int, there: list[int], back: list[int]) -> Tensor:
     """`key`: of the communicator.  `there`: rows of each rank, or that go to it; `back`: that come from it."""
     return _run(_communicators[key], name, x.detach().contiguous(), op, root, there, back)

@@ -249,7 +249,7 @@ def ddp_compressed_wrongly() -> None:
     import hocket.torch
 
     for model, text in (
-        (network().double(), "parameters of torch.float32 on the CPU, but '0.weight' is torch.float64 on cpu"),
+        (network().double(), "parameters of torch.float32 on CPUs and GPUs, but '0.weight' is torch.float64 on cpu"),
         (network().bfloat16(), "'0.weight' is torch.bfloat16"),
         (nn.Sequential(nn.Embedding(5, 3, sparse=True)), "those of '0' are sparse: make it with sparse=False"),
     ):

@@ -1,5 +1,5 @@
-"""Training on CUDA tensors of ranks that share a GPU, by what hocket adds to torch: its optimizer, compression, outer
-loops, collectives with a backward, and torch's own FSDP2.  Each is compared with one process that sees all inputs.
+"""Training on CUDA tensors of ranks that share a GPU: hocket's optimizer, compressed DDP, outer loops, FSDP2, collectives
+with a backward.  What optimizers learn is compared with what one process learns that sees all inputs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hocket.conformance.gpu_check.rows import Finding, Options, say
 
 WIDTH, ROWS, STEPS, RATE = 256, 16, 6, 0.01
 DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")
+"""cpu: to try this file where there is no GPU."""
 
 
 class Task:
@@ -111,21 +112,32 @@ def _equal(task: Task, model: Any) -> str:
 
 
 def functions(task: Task) -> str:
-    """allreduce, allgather and reduce_scatter, forward and backward."""
+    """Collectives with a backward give, on CUDA tensors, what they give on those of the host."""
     found: Any = importlib.import_module("hocket.torch.functions")
     added: Any = importlib.import_module("hocket.torch.training")
     torch, comm, size = task.torch, added.communicator(), task.size
-    x = torch.full((4, 3), float(task.rank + 1), device=DEVICE, requires_grad=True)
+    after, before = (task.rank + 1) % size, (task.rank - 1) % size
+    counts = [r + 1 for r in range(size)]
+    calls: dict[str, Callable[[Any], Any]] = {
+        "allreduce": lambda x: found.allreduce(x, comm, "avg"), "summed": lambda x: found.summed(x, comm),
+        "shared": lambda x: found.shared(x, comm), "reduce_scatter": lambda x: found.reduce_scatter(x, comm),
+        "reduce_scatter, counts": lambda x: found.reduce_scatter(x[: sum(counts)], comm, counts=counts),
+        "allgather": lambda x: found.allgather(x, comm),
+        "allgather, counts": lambda x: found.allgather(x[: task.rank + 1], comm, counts=counts),
+        "reduce": lambda x: found.reduce(x, 0, comm), "broadcast": lambda x: found.broadcast(x, size - 1, comm),
+        "alltoall": lambda x: found.alltoall(x, comm), "sendrecv": lambda x: found.sendrecv(x, after, x, before, comm),
+    }  # fmt: skip
     wrong = []
-    for name, value, gradient in (("allreduce", sum(range(1, size + 1)), size), ("allgather", None, size)):
-        x.grad = None
-        y = getattr(found, name)(x, comm)
-        y.sum().backward()
-        if value is not None and not bool((y == value).all()):
-            wrong.append(f"{name} gives {y.flatten()[0]}")
-        if not bool((x.grad == gradient).all()):
-            wrong.append(f"{name}'s backward gives {x.grad.flatten()[0]} instead of {gradient}")
-    return "; ".join(wrong)
+    for name, call in calls.items():
+        results = []
+        for device in ("cpu", DEVICE):
+            x = (torch.arange(24.0).reshape(8, 3) + task.rank).to(device).requires_grad_(True)
+            y = call(x)
+            (y * y).sum().backward()
+            results.append((y.detach().cpu(), x.grad.cpu()))
+        if not all(torch.equal(a, b) for a, b in zip(*results, strict=True)):
+            wrong.append(name)
+    return ", ".join(wrong)
 
 
 def fsdp(task: Task) -> str:
