@@ -44,7 +44,7 @@ def torchrun(path: str, ranks: int, example: str, *words: str, restarts: int = 0
     """What an example prints and what it complains about; it must end with 0.  --standalone takes a free port."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
-        "--max-restarts", str(restarts), str(EXAMPLES / f"torch_{example}.py"), *words,
+        "--max-restarts", str(restarts), str(EXAMPLES / "pytorch" / f"{example}.py"), *words,
     ]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     env.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
@@ -65,7 +65,7 @@ def quiet(ranks: int, example: str) -> str:
         import os, torch._dynamo, hocket.torch
         os.environ |= {"RANK": os.environ["HOCKET_RANK"], "LOCAL_RANK": os.environ["HOCKET_RANK"]}
     """
-    source = textwrap.dedent(source) + examples.program(f"torch_{example}")
+    source = textwrap.dedent(source) + examples.program(f"pytorch/{example}")
     env = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.free()[0])}
     with jobs.Job(ranks, source, env=env) as job:
         ends = job.wait(100)

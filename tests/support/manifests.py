@@ -1,6 +1,6 @@
 """Is a manifest what its CustomResourceDefinition wants?  The definition's file is given; none is kept here.
 
-    python tests/support/manifests.py examples/volcano.yaml .../batch.volcano.sh_jobs.yaml
+    python tests/support/manifests.py examples/cluster/volcano.yaml .../batch.volcano.sh_jobs.yaml
 
 The definitions are in the systems' repositories: kubernetes-sigs/jobset (config/components/crd/bases/),
 kubeflow/trainer (manifests/base/crds/), volcano-sh/volcano (config/crd/volcano/bases/).

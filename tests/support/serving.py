@@ -47,10 +47,10 @@ comm = hocket.init(elastic=True)
 mark(f"door-{comm.rank}", comm.door)
 server = serve(comm, TABLES, on=range({servers}), clock="async", copies={copies}, **{how!r})
 while not server.wait(0.05):
-    if there("cut") and not there(f"is-cut-{server._holder.uid}"):
-        for link in [*server._holder._links.values(), *server._holder.workers.values()]:
+    if there("cut") and not there(f"is-cut-{server.holder.uid}"):
+        for link in [*server.holder._links.values(), *server.holder.workers.values()]:
             link.close()
-        mark(f"is-cut-{server._holder.uid}", server._holder.uid)
+        mark(f"is-cut-{server.holder.uid}", server.holder.uid)
 """
 WORKER = ROLES + """
 comm = hocket.init(elastic=True)
@@ -66,7 +66,7 @@ client.close()
 NEW = """
 server = serve(comm, TABLES, clock="async")
 mark({serves!r})
-while not (server._holder.replicas and all(each.shard.whole for each in server._holder.replicas.values())):
+while not (server.holder.replicas and all(each.shard.whole for each in server.holder.replicas.values())):
     time.sleep(0.01)
 mark({whole!r})
 server.wait()

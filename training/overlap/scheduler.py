@@ -21,10 +21,10 @@ class Scheduler:
 
     `order`: "fifo", "priority", "tic" or "tac" (orders.py), or names, the most urgent first.  `lanes`: classes of
     urgency.  `slice`: bytes of a long tensor that travel as one call; None: all of it.  `fuse`: smaller tensors go
-    together up to so many bytes; 0: none do.  "auto": a 64th of all, 64 KiB to 4 MiB.  `codec`: as in `allreduce`, for
-    float32.  `compressor`: a method of `hocket.compression`, by name or made, for float32 in host memory: each lane has
-    a `Compressor` with it, and a thread.  It gets tensors whole, so `slice` says nothing.  `finite`: raise where an
-    average holds a NaN or an infinity.
+    together up to so many bytes; 0: none do.  "auto": a 64th of all, slices 2 to 4 MiB, buckets 64 KiB to 4.  `codec`:
+    as in `allreduce`, for float32.  `compressor`: a method of `hocket.compression`, by name or made, for float32 in
+    host memory: each lane has a `Compressor` with it, and a thread.  It gets tensors whole, so `slice` says nothing.
+    `finite`: raise where an average holds a NaN or an infinity.
 
     All ranks declare the same tensors in the order of their use, and make them ready in any order, in any thread.  The
     first `ready` is a call that all ranks make together on `comm`; the order of all others is free.  With a codec or a

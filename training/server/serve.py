@@ -27,7 +27,8 @@ class Server:
     """
 
     def __init__(self, holder: Holder, every: float | None) -> None:
-        self._holder = holder
+        self.holder = holder
+        """What a `Client` of this process knows the tables and the members by."""
         self._counter = threading.Thread(target=self._count, name="hocket-counts", daemon=True)
         self._counter.start()
         if holder.folder is not None and every is not None:
@@ -35,7 +36,7 @@ class Server:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no worker is left, then close.  False: `timeout` seconds were over before."""
-        if not self._holder.wait(None if timeout is None else seconds(timeout, "timeout")):
+        if not self.holder.wait(None if timeout is None else seconds(timeout, "timeout")):
             return False
         self.close()
         return True
@@ -43,17 +44,17 @@ class Server:
     @property
     def view(self) -> View | None:
         """Who holds what now."""
-        return self._holder.view
+        return self.holder.view
 
     @property
     def whole(self) -> bool:
         """Does this server hold all of its shards, and, with copies=1, does the other replica of each?"""
-        shards = [each.shard for each in list(self._holder.replicas.values())]
-        return bool(shards) and all(each.both if self._holder.copies else each.whole for each in shards)
+        shards = [each.shard for each in list(self.holder.replicas.values())]
+        return bool(shards) and all(each.both if self.holder.copies else each.whole for each in shards)
 
     def snapshot(self) -> None:
         """Write what this server is the head of, now."""
-        holder = self._holder
+        holder = self.holder
         if holder.folder is None:
             raise ArgumentError(f"{holder.who}: no folder for snapshots: serve(..., snapshot=folder)")
         for replica in list(holder.replicas.values()):
@@ -62,7 +63,7 @@ class Server:
 
     def close(self) -> None:
         """Serve no more.  Where ranks may be lost, the others go on with the copies."""
-        holder = self._holder
+        holder = self.holder
         if holder.over.is_set():
             return
         holder.over.set()
@@ -84,26 +85,26 @@ class Server:
         """Marks, where something has changed."""
         before: dict[str, int] = {}
         while True:
-            over = self._holder.over.wait(COUNT)
-            shards = [each.shard for each in list(self._holder.replicas.values()) if each.shard.head]
+            over = self.holder.over.wait(COUNT)
+            shards = [each.shard for each in list(self.holder.replicas.values()) if each.shard.head]
             now = {
                 "server: changes": sum(each.order for each in shards),
                 "server: pulls": sum(each.read for each in shards),
-                "server: workers": len(self._holder.workers),
+                "server: workers": len(self.holder.workers),
                 "server: shards": len(shards),
             }  # fmt: skip
             for name in now:
                 if now[name] != before.get(name):
-                    self._holder.member.mark(name, now[name])
+                    self.holder.member.mark(name, now[name])
             before = now
             if over:
                 return
 
     def _keep(self, every: float) -> None:
-        while not self._holder.over.wait(every):
+        while not self.holder.over.wait(every):
             began = time.monotonic()
             self.snapshot()
-            log.info("%s: a snapshot took %.3f s", self._holder.who, time.monotonic() - began)
+            log.info("%s: a snapshot took %.3f s", self.holder.who, time.monotonic() - began)
 
 
 def serve(

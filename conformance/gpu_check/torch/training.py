@@ -1,5 +1,5 @@
-"""Training on CUDA tensors of ranks that share a GPU: hocket's optimizer, compressed DDP, outer loops, FSDP2, collectives
-with a backward.  What optimizers learn is compared with what one process learns that sees all inputs.
+"""Training on CUDA tensors of ranks that share a GPU: hocket's optimizer, compressed DDP, outer loops, FSDP2, and
+collectives with a backward.  What optimizers learn is compared with what one process learns that sees all inputs.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from hocket.collectives.job.config import PLACE, VARIABLES
 from support import ports
 from support.worlds import PATH
 
-EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "cluster"
 SIZE = 3
 TRAIN = """
 import os, signal, sys, time

@@ -1,4 +1,4 @@
-"""examples/kubernetes.yaml: what its pods see, as network namespaces with names and with a secret that is mounted."""
+"""examples/cluster/kubernetes.yaml: what its pods see, as network namespaces with names and a mounted secret."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with hocket.init(timeout=30) as comm:
 
 @pytest.fixture
 def manifest() -> tuple[dict[str, Any], dict[str, Any]]:
-    service, job = yaml.safe_load_all((ROOT / "examples" / "kubernetes.yaml").read_text())
+    service, job = yaml.safe_load_all((ROOT / "examples" / "cluster" / "kubernetes.yaml").read_text())
     return service, job
 
 

@@ -23,7 +23,7 @@ from hocket.collectives.job.place import detect
 from hocket.errors import ArgumentError
 from support import manifests, ports
 
-EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "cluster"
 SECRET = Config(secret=b"s" * 16)
 
 JOBSET = {"JOB_COMPLETION_INDEX": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "training-ranks-0-0.training",

@@ -281,7 +281,7 @@ assert len(list(hvd.elastic.ElasticSampler(range(3)))) == 2
 
 
 def test_the_example_learns() -> None:
-    run = [*RUN, "-n", "2", "--", sys.executable, str(ROOT / "examples" / "horovod_digits.py")]
+    run = [*RUN, "-n", "2", "--", sys.executable, str(ROOT / "examples" / "frameworks" / "horovod_digits.py")]
     ended = subprocess.run(run, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL,
                            env={**os.environ, "PYTHONPATH": jobs.SOURCES})  # fmt: skip
     assert ended.returncode == 0, ended

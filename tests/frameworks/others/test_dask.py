@@ -144,7 +144,8 @@ def test_a_client_that_cannot_be_used() -> None:
 def test_the_example() -> None:
     root = os.path.join(os.path.dirname(__file__), "..", "..", "..")
     done = subprocess.run(
-        [sys.executable, os.path.join(root, "examples", "dask_run.py")], capture_output=True, text=True, timeout=110
-    )
+        [sys.executable, os.path.join(root, "examples", "frameworks", "dask_run.py")],
+        capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "2 workers found [ 3." in done.stdout, done.stdout

@@ -1,7 +1,7 @@
 """hocket's codecs inside Flower: clients that are processes, whose messages come as the bytes that Flower would send.
 
-The Grid is this file's: it starts the clients of examples/flower_digits.py, sends each message as Flower's protobuf
-through a pipe, and counts.  A client's state goes through protobuf too, between two rounds, as in a SuperNode.
+The Grid is this file's: it starts the clients of examples/frameworks/flower_digits.py, sends each message as Flower's
+protobuf through a pipe, and counts.  A client's state goes through protobuf too, between two rounds, as in a SuperNode.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import hocket
 import hocket.flower
 from hocket.flower.client import OWED
 
-EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "flower_digits.py"
+EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "frameworks" / "flower_digits.py"
 LENGTH = struct.Struct("<q")
 TaskIdentity.run_id = TaskIdentity.task_id = 1  # as Flower's launchers set it, before messages are made
 TaskIdentity.node_id = 0

@@ -62,7 +62,7 @@ def test_without_jax_distributed_and_without_a_launcher() -> None:
 
 
 def test_the_example() -> None:
-    command = [sys.executable, "-m", "hocket", "run", "-n", "2", "--", str(ROOT / "examples/jax_digits.py")]
+    command = [sys.executable, "-m", "hocket", "run", "-n", "2", "--", str(ROOT / "examples/frameworks/jax_digits.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     accuracy = float(done.stdout.rpartition("accuracy ")[2].split()[0])

@@ -401,7 +401,7 @@ def test_numpy_trainer_is_started_again(tmp_path: Any) -> None:
 @pytest.mark.timeout(300)
 def test_the_example() -> None:
     """In a Ray of its own."""
-    program = pathlib.Path(__file__).parents[3] / "examples" / "ray_train.py"
+    program = pathlib.Path(__file__).parents[3] / "examples" / "frameworks" / "ray_train.py"
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=280)
     said = done.stdout + done.stderr

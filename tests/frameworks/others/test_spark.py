@@ -22,7 +22,7 @@ import hocket
 import hocket.spark
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
-EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "examples")
+EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "examples", "frameworks")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from support import torch_ranks
 from support.torch_ranks import facts
 from support.worlds import PATH
 
-EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "torch_survive.py"
+EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "pytorch" / "survive.py"
 BEGIN = """
 import signal
 comm = hocket.init(elastic=True)

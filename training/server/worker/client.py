@@ -49,7 +49,7 @@ class Client:
         self, comm: Any, tables: Mapping[str, Table] | None = None, *, codec: Any = None, answers: Any = None,
         window: int = WINDOW, timeout: float = 60.0, **how: Any,
     ) -> None:  # fmt: skip
-        holder = comm._holder if isinstance(comm, Server) else None
+        holder = comm.holder if isinstance(comm, Server) else None
         self.uid = holder.uid if holder is not None else secrets.randbits(48)
         given: Any = holder.tables if holder is not None else tables
         self.layout = Layout(given, 1)

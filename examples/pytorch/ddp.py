@@ -1,6 +1,6 @@
 """DistributedDataParallel on hocket: handwritten digits, every rank trains on its share of each batch.
 
-    torchrun --nproc-per-node 2 examples/torch_ddp.py
+    torchrun --nproc-per-node 2 examples/pytorch/ddp.py
 
 The one line that differs from a program for Gloo or NCCL is `init_process_group("hocket")`.  Rank 0 prints how the loss
 falls; then it trains once more alone, and compares; and all ranks prove that they hold the same bits:

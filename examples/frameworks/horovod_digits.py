@@ -1,6 +1,6 @@
 """A program for Horovod, of which only the import was changed: handwritten digits, a small network, all ranks together.
 
-    hocket run -n 2 -- examples/horovod_digits.py        (or mpirun, torchrun, srun; or plain python, as one rank)
+    hocket run -n 2 -- examples/frameworks/horovod_digits.py   (or mpirun, torchrun, srun; or plain python: one rank)
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Data-parallel training in JAX: handwritten digits, a network of one hidden layer, the whole step under jit.
 
     pip install 'hocket[jax,run]'
-    hocket run -n 2 -- examples/jax_digits.py        (or mpirun, torchrun, srun; or plain python, as one rank)
+    hocket run -n 2 -- examples/frameworks/jax_digits.py     (or mpirun, torchrun, srun; or plain python, as one rank)
 
 Every rank works on its share of each batch.  The gradient is averaged inside the compiled step, and an epoch is one
 program: its steps are a scan.

@@ -1,6 +1,6 @@
 """A mixture of experts on hocket: one expert on each rank, and every token travels to the expert that its gate chose.
 
-    torchrun --nproc-per-node 3 examples/torch_moe.py
+    torchrun --nproc-per-node 3 examples/pytorch/moe.py
 
 How many tokens go where is known only when the gate has spoken.  So the ranks first tell each other the counts (an
 all_to_all of one number each), then exchange the tokens by an all_to_all_single with uneven splits, and send the

@@ -1,6 +1,6 @@
 """Training that survives the loss of a rank: torchrun starts all ranks again, and they go on from a checkpoint.
 
-    torchrun --nproc-per-node 2 --max-restarts 2 examples/torch_elastic.py circle.pt --die-at 70
+    torchrun --nproc-per-node 2 --max-restarts 2 examples/pytorch/elastic.py circle.pt --die-at 70
 
 With --die-at the last rank kills itself in that step of the first attempt.  The others are told at once (their call
 raises an error that names the rank), end, and torchrun starts everybody again: a new process group, the checkpoint, and

@@ -1,6 +1,6 @@
 """FSDP2 on hocket: a small transformer whose parameters, gradients and optimizer state are spread over the ranks.
 
-    torchrun --nproc-per-node 2 examples/torch_fsdp2.py
+    torchrun --nproc-per-node 2 examples/pytorch/fsdp2.py
 
 `fully_shard` gathers a block's parameters before it is used (allgather) and scatters its gradients afterwards
 (reduce-scatter).  The transformer learns to find the largest of eight numbers.  Every rank also trains the whole model

@@ -1,6 +1,6 @@
 """Data-parallel training that goes on when a rank dies, and lets newcomers in: no process starts again that lives.
 
-    hocket run -n 3 --elastic --least 2 --most 3 examples/torch_survive.py
+    hocket run -n 3 --elastic --least 2 --most 3 examples/pytorch/survive.py
 
 Kill a rank while it runs (its pid is printed): the others go on without it, within a second and from the step at which
 it died, and `hocket run` starts a newcomer in its place.  More come by `hocket run -n 1 --join ADDRESS` with the same

@@ -1,6 +1,6 @@
 """A pipeline on hocket: one stage of the network on each rank, microbatches on their way through it (1F1B).
 
-    torchrun --nproc-per-node 3 examples/torch_pipeline.py
+    torchrun --nproc-per-node 3 examples/pytorch/pipeline.py
 
 Activations go to the next rank and gradients to the one before, by send and recv; once the pipeline is full, a rank
 alternates one forward with one backward.  The network learns which of ten directions a point lies in.  Every rank also

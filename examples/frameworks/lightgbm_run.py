@@ -1,7 +1,7 @@
 """LightGBM on all ranks of a job: each has rows of its own, and all get the same model.
 
 pip install 'hocket[lightgbm]'
-hocket run -n 2 examples/lightgbm_run.py
+hocket run -n 2 examples/frameworks/lightgbm_run.py
 """
 
 import lightgbm

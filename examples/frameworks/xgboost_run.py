@@ -1,7 +1,7 @@
 """XGBoost on all ranks of a job: each has rows of its own, and all get the same model.
 
 pip install 'hocket[xgboost]'
-hocket run -n 2 examples/xgboost_run.py
+hocket run -n 2 examples/frameworks/xgboost_run.py
 """
 
 import numpy as np
