@@ -22,7 +22,8 @@ QUICK = 10.0
 """Seconds within which a mismatch is found; a hang takes HOCKET_TIMEOUT = 20."""
 
 
-def check(name: str, by_rank: list[dict[str, Any]], functions: list[Any]) -> None:
+def check(name: str, by_rank: list[dict[str, Any]], functions: list[Any], least: int = 2) -> None:
+    """`least`: how many of the functions some rank must be seen in."""
     seen = set()
     for rank, said in enumerate(by_rank):
         assert said["error"] == "MismatchError", (name, rank, said)
@@ -41,7 +42,7 @@ def check(name: str, by_rank: list[dict[str, Any]], functions: list[Any]) -> Non
                 assert found and (first <= int(found[1]) <= last or "try_pair" in text), (name, rank, text)
             elif function is not None:  # found before this rank came to its call at all
                 assert text.startswith("is not in a call"), (name, rank, text)
-    assert len(seen) > 1, (name, by_rank)
+    assert len(seen) >= least, (name, by_rank)
 
 
 def read(ends: list[Any]) -> list[dict[str, Any]]:
@@ -76,7 +77,7 @@ def test_messages(transport: str, tmp_path: pathlib.Path) -> None:
     with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "20"}) as run:
         said = read(run.wait(60))
     for name, (send, recv) in MESSAGES.items():
-        check(name, [s[name] for s in said], [send, recv, None])
+        check(name, [s[name] for s in said], [send, recv, None], least=1)  # a short send may be done already
         text = said[1][name]["text"]
         tag, came = (0, CAME[name]) if name in CAME else (7, "40 bytes of float64")
         assert re.match(rf"recv\(.*, source=0, tag={tag}\) at mismatches.py:.* got {came} from rank 0: ", text), text
