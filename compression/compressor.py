@@ -357,7 +357,8 @@ def _array(x: Any) -> Array:
             raise ArgumentError(f"a Compressor takes float32 that is contiguous and writable, got {got}")
         array = x.detach().numpy()
     else:
-        raise ArgumentError(f"a Compressor takes NumPy arrays and torch tensors on the CPU, got {type(x).__name__}")
+        got = f"one on {x.device}" if hasattr(x, "detach") else type(x).__name__
+        raise ArgumentError(f"a Compressor takes NumPy arrays and torch tensors on the CPU, got {got}")
     if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
         got = f"{array.dtype}{array.shape}"
         raise ArgumentError(f"a Compressor takes float32 that is contiguous and writable, got {got}")

@@ -199,7 +199,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: c.allreduce(np.ones(9, np.float32)[::2], "v"), "contiguous"),
         (lambda: c.allreduce(torch.ones(9, dtype=torch.bfloat16), "v"), r"got torch.bfloat16\(9,\), torch.strided"),
         (lambda: c.allreduce(torch.ones(9).to_sparse(), "v"), "torch.sparse_coo"),
-        (lambda: c.allreduce(torch.ones(9, device="meta"), "v"), "torch tensors on the CPU, got Tensor"),
+        (lambda: c.allreduce(torch.ones(9, device="meta"), "v"), "torch tensors on the CPU, got one on meta"),
         (lambda: c.allreduce([1.0], "v"), "NumPy arrays and torch tensors on the CPU, got list"),
         (lambda: c.allreduce(x, "w", "max"), "the ops avg and sum, not 'max'"),
         (lambda: c.allreduce("w", x), r"(?s)key=array\(.* must be a string, the name of a vector"),
