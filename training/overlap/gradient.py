@@ -41,7 +41,9 @@ class Sent:
         return [*(piece.tensor for piece in self.unit.pieces), *self.unit.told]
 
     def issue(self, every: Sequence[Gradient], carrier: Carrier) -> None:
-        """Begin to average it."""
+        """Begin to average it, behind its last call, which nobody has waited for if it has no tensor's elements."""
+        if self.work is not None:
+            self.arrive(None)
         tensors = [every[i] for i, begin, end in self.unit.pieces]
         self.work = carrier.average(self._filled(every), [(each.tensor.name, each.shape) for each in tensors])
 
@@ -99,6 +101,8 @@ class Gradient:
         self.there = False
         """Has its average come?"""
         self.zeros: Any = None
+        self.kept: Any = None
+        """What came while no rank had made it ready, which the next average gets; the same on all ranks."""
         self.fresh = False
         """Has it been made ready, or zero, since the last `step`?"""
         self.times = [0.0, 0.0, 0.0, 0.0]
@@ -135,8 +139,18 @@ class Gradient:
         if not self.own and self.told is not None:
             sent, at = self.told
             sent.arrive(until)
-            self.array = self.array if float(sent.buffer[at]) > 0 else None
+            if not float(sent.buffer[at]) > 0:
+                self._keep()
+        if self.array is not None and self.kept is not None:
+            self.array += self.kept
+            self.kept = None
         self.there = True
+
+    def _keep(self) -> None:
+        """No rank had made it ready, so this is no average; but a compressor has sent what it owed."""
+        if bool((self.array != 0).any()):
+            self.kept = self.array + (0 if self.kept is None else self.kept)
+        self.array = None
 
     def timing(self, size: int) -> Timing:
         """Of its last step, on `size` ranks."""

@@ -135,8 +135,23 @@ def with_matrices(comm: Communicator) -> None:
         s.close()
 
 
+def with_nothing_lost(comm: Communicator) -> None:
+    """A step in which no rank has the tensor sends what is owed: the next average gets it."""
+    s, x = Scheduler(comm, compressor="topk:0.5"), np.array([8, 1, 4, 2], np.float32)
+    s.declare("x", x)
+    total = np.zeros(4, np.float32)
+    for given in (x, None, None, np.zeros(4, np.float32), np.zeros(4, np.float32)):
+        if given is not None:
+            s.ready("x", given.copy())
+        assert s.step() == ([] if given is not None else ["x"])
+        average = s.wait("x", timeout=5)
+        assert (average is None) == (given is None)
+        total += 0 if average is None else average
+    same(total, x, "all of it came")
+
+
 def test_dtypes_and_codecs() -> None:
-    spread([other_dtypes, with_codecs, with_compressors, with_matrices], 2, "tcp")
+    spread([other_dtypes, with_codecs, with_compressors, with_matrices, with_nothing_lost], 2, "tcp")
 
 
 # ---------------------------------------------------------------------------------------- late, and left out
