@@ -23,7 +23,20 @@ from hocket.arguments import choices
 from hocket.compression import Bucket, Compressor
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.training.agreeing import Member, Order, Part, Pending, Request
-from hocket.training.overlap.arrays import ON_GPU, described, dtype_of, empty, host, on_host, one_memory, tensor_of
+from hocket.training.overlap.arrays import (
+    ON_GPU,
+    described,
+    dtype_of,
+    empty,
+    host,
+    on_host,
+    one_memory,
+    put,
+    tensor_of,
+    writable,
+    zeros,
+)  # fmt: skip
+from hocket.training.overlap.carrier import restore
 from hocket.training.overlap.gradient import Timing, naming
 from hocket.training.overlap.settings import Settings, agree
 
@@ -81,14 +94,15 @@ class Agreed:
             comm = self.comm.dup()
             if self.settings.method is not None:
                 self._compressor = Compressor(comm, self.settings.method)
-                for state in self._loaded:
-                    self._compressor.load_state_dict(state)
+                restore([self._compressor], self._loaded)
             fuse = FUSED if self.settings.fuse is None else self.settings.fuse
             self._member = Member(comm, self._perform, fuse, CYCLE)
         return self._member
 
     def ready(self, name: str, grad: Any) -> None:
         with self._lock:
+            if not writable(grad):
+                raise self._ended(ArgumentError(f"ready({name!r}): the average takes its place, and it is read-only"))
             member, tensor = self._seal(), self._noted(name, grad, "ready")
             if tensor.fresh:
                 raise self._ended(ArgumentError(f"ready({name!r}) comes twice in a step"))
@@ -144,14 +158,13 @@ class Agreed:
 
     def state(self) -> list[Any]:
         """What this rank's compressor owes."""
-        return [] if self._compressor is None else [self._compressor.state_dict()]
+        return [*self._loaded] if self._compressor is None else [self._compressor.state_dict()]
 
     def load(self, states: list[Any]) -> None:
         """Go on from `state`; before `seal`, too."""
         self._loaded = states
         if self._compressor is not None:
-            for state in states:
-                self._compressor.load_state_dict(state)
+            restore([self._compressor], states)
 
     def close(self) -> None:
         if self._member is not None:
@@ -208,12 +221,12 @@ class Agreed:
         bucket = Bucket.of(flat, [(n,) for n in counts], order.names)
         if len(arrays) > 1:
             for part, array in zip(bucket.parts, arrays, strict=True):
-                part[...] = array.reshape(-1)
+                put(part, array.reshape(-1))
         if sum(counts):
             self._average(comm, bucket, requests)
         for part, array in zip(bucket.parts, arrays, strict=True):
             if len(arrays) > 1 or not one_memory(array):
-                array[...] = part.reshape(tuple(array.shape))
+                put(array, part.reshape(tuple(array.shape)))
         for request, each, array in zip(requests, mine, arrays, strict=True):
             tensor = self._named(request.name)
             tensor.times[1] = now
@@ -232,10 +245,8 @@ class Agreed:
     def _zeros(self, request: Request) -> Any:
         """What this rank brings that has left it out."""
         part = request.parts[0]
-        like = self._likes.get(part.dtype)
-        zeros = empty(np.empty(0, part.dtype) if like is None else like, int(np.prod(part.shape, dtype=np.int64)))
-        zeros[...] = 0
-        return zeros.reshape(part.shape)
+        count = int(np.prod(part.shape, dtype=np.int64))
+        return zeros(part.dtype, count, self._likes.get(part.dtype)).reshape(part.shape)
 
     def _ended(self, error: Error) -> Error:
         """This rank fails: so do all others."""

@@ -17,7 +17,7 @@ ON_GPU = "it is on {}, and compressor= takes gradients in host memory; give code
 def tensor_of(name: str, like: Any) -> Tensor | None:
     """What is declared by an array; None: it is no array of floats."""
     dtype = dtype_of(like)
-    if dtype not in ITEMSIZES or not hasattr(like, "shape"):
+    if dtype not in ITEMSIZES or not hasattr(like, "shape") or isinstance(like, np.generic):
         return None
     return Tensor(name, int(np.prod(tuple(like.shape), dtype=np.int64)), dtype, ITEMSIZES[dtype])
 
@@ -29,12 +29,34 @@ def dtype_of(array: Any) -> str:
 
 def described(value: Any) -> str:
     """For an error: dtype and shape, or what it is instead of an array."""
+    if isinstance(value, np.generic):  # a sum of all elements is one, and no average can be put into it
+        return f"{value.dtype}, which is a number: np.asarray makes an array of it"
     return f"{value.dtype}{tuple(value.shape)}" if hasattr(value, "shape") and hasattr(value, "dtype") else kind(value)
 
 
 def empty(like: Any, count: int) -> Any:
     """Memory for so many elements, as NumPy's or torch's."""
     return like.new_empty(count) if hasattr(like, "new_empty") else np.empty(count, like.dtype)
+
+
+def zeros(dtype: str, count: int, like: Any = None) -> Any:
+    """Zeros of this dtype, as NumPy's, or as those of `like`."""
+    if like is None and dtype == "bfloat16":  # which NumPy has not; some other rank has a tensor of it
+        import torch
+
+        like = torch.empty(0, dtype=torch.bfloat16)
+    made = np.empty(count, dtype) if like is None else empty(like, count)
+    made[...] = 0
+    return made
+
+
+def put(into: Any, part: Any) -> None:
+    """Copy; also from NumPy's array to torch's, and back."""
+    into[...] = into.new_tensor(part) if isinstance(part, np.ndarray) and hasattr(into, "new_tensor") else part
+
+
+def writable(array: Any) -> bool:
+    return bool(getattr(getattr(array, "flags", None), "writeable", True))
 
 
 def host(array: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket.compression import Bucket, Compressor, Method
+from hocket.errors import ArgumentError
 from hocket.training.overlap.arrays import host
 
 
@@ -42,6 +43,7 @@ class Carrier:
         """End the lane; all its ranks together."""
         if self._thread is not None:
             self._thread.shutdown()
+            self._thread = None  # the communicator says that it is closed
         self.comm.close()
 
 
@@ -60,3 +62,12 @@ class Threaded:
             return False
         self._future.result()
         return True
+
+
+def restore(compressors: Sequence[Compressor], states: Sequence[Any]) -> None:
+    """Go on from these states, one for each; no states: from before the first step, when nothing was owed."""
+    states = states or [{**each.state_dict(), "entries": {}} for each in compressors]
+    if len(compressors) != len(states):
+        raise ArgumentError(f"load_state_dict(): of {len(states)} lanes, here are {len(compressors)}")
+    for compressor, state in zip(compressors, states, strict=True):
+        compressor.load_state_dict(state)

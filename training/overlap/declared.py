@@ -21,8 +21,8 @@ from typing import Any
 
 from hocket.arguments import choices
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
-from hocket.training.overlap.arrays import ON_GPU, described, on_host, tensor_of
-from hocket.training.overlap.carrier import Carrier
+from hocket.training.overlap.arrays import ON_GPU, described, on_host, tensor_of, writable
+from hocket.training.overlap.carrier import Carrier, restore
 from hocket.training.overlap.gradient import Gradient, Lane, Timing, naming, placed
 from hocket.training.overlap.orders import RECORDED
 from hocket.training.overlap.record import Recording
@@ -119,6 +119,8 @@ class Declared:
             if tensor_of(name, grad) != gradient.tensor or tuple(grad.shape) != gradient.shape:
                 wanted = f"{gradient.tensor.dtype}{gradient.shape}"
                 raise self._ended(ArgumentError(f"ready({name!r}): declared as {wanted}, got {described(grad)}"))
+            if not writable(grad):
+                raise self._ended(ArgumentError(f"ready({name!r}): the average takes its place, and it is read-only"))
             if gradient.fresh:
                 raise self._ended(ArgumentError(f"ready({name!r}) comes twice in step {self._steps}"))
             if gradient.array is not None and not gradient.own:
@@ -178,7 +180,7 @@ class Declared:
             gradient.finish(until)
         except Error as error:
             raise naming(error, name) from error
-        ended, result = time.perf_counter(), gradient.array
+        ended, result = time.perf_counter(), None if gradient.nobodys else gradient.array
         if self._recorder is not None and self._recorder.traced:
             self._recorder.span(f"wait {name}", int(began * 1e9), int(ended * 1e9), TRACED)
         with self._lock:
@@ -197,6 +199,8 @@ class Declared:
     def state(self) -> list[Any]:
         """What this rank's compressors owe, lane by lane."""
         with self._lock:
+            if not self._carriers:
+                return [*(self._loaded or ())]
             return [carrier.compressor.state_dict() for carrier in self._carriers if carrier.compressor is not None]
 
     def load(self, states: list[Any]) -> None:
@@ -208,10 +212,10 @@ class Declared:
 
     def _load(self, states: Sequence[Any]) -> None:
         compressors = [carrier.compressor for carrier in self._carriers if carrier.compressor is not None]
-        if len(compressors) != len(states):
-            raise self._ended(ArgumentError(f"load_state_dict(): of {len(states)} lanes, here are {len(compressors)}"))
-        for compressor, state in zip(compressors, states, strict=True):
-            compressor.load_state_dict(state)
+        try:
+            restore(compressors, states)
+        except ArgumentError as error:
+            raise self._ended(error)  # noqa: B904
 
     def close(self) -> None:
         for carrier in self._carriers:

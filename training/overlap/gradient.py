@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hocket.errors import TimeoutError
-from hocket.training.overlap.arrays import empty, one_memory
+from hocket.training.overlap.arrays import empty, one_memory, put
 from hocket.training.overlap.carrier import Carrier
 from hocket.training.overlap.rows import Row, Tensor, Unit
 
@@ -54,7 +54,7 @@ class Sent:
             return every[tensor].flat[begin:end]
         at = 0
         for tensor, begin, end in self.unit.pieces:
-            self.buffer[at : at + end - begin] = every[tensor].flat[begin:end]
+            put(self.buffer[at : at + end - begin], every[tensor].flat[begin:end])
             at += end - begin
         for i, tensor in enumerate(self.unit.told):
             self.buffer[at + i] = float(every[tensor].own)
@@ -98,8 +98,8 @@ class Gradient:
         """Has this rank made it ready?"""
         self.left = 0
         """Units that are not issued yet."""
-        self.there = False
-        """Has its average come?"""
+        self.there = self.nobodys = False
+        """Has its average come?  Has no rank made it ready?"""
         self.zeros: Any = None
         self.kept: Any = None
         """What came while no rank had made it ready, which the next average gets; the same on all ranks."""
@@ -111,7 +111,7 @@ class Gradient:
     def take(self, array: Any, own: bool) -> None:
         """It is ready, or zeros stand for it."""
         self.array, self.own, self.fresh, self.left = array, own, True, len(self.sent) + 1
-        self.flat, self.there = array.reshape(-1), False
+        self.flat, self.there, self.nobodys = array.reshape(-1), False, False
         self.times = [time.perf_counter(), 0.0, 0.0, 0.0]
 
     def take_zeros(self) -> None:
@@ -127,21 +127,22 @@ class Gradient:
         self.array = self.flat = None
 
     def finish(self, until: float | None = None) -> None:
-        """Wait for its units, and copy its average to where it belongs; None, if no rank made it ready."""
+        """Wait for its units, and copy its average to where it belongs."""
         if self.array is None or self.there:
             return
         for sent, at, begin, end in self.sent:
             sent.arrive(until)
             if sent.unit.bucket:
-                self.flat[begin:end] = sent.buffer[at : at + end - begin]
+                put(self.flat[begin:end], sent.buffer[at : at + end - begin])
         if not one_memory(self.array):
             self.array[...] = self.flat.reshape(self.shape)
         if not self.own and self.told is not None:
             sent, at = self.told
             sent.arrive(until)
-            if not float(sent.buffer[at]) > 0:
-                self._keep()
-        if self.array is not None and self.kept is not None:
+            self.nobodys = not float(sent.buffer[at]) > 0
+        if self.nobodys:
+            self._keep()
+        elif self.kept is not None:
             self.array += self.kept
             self.kept = None
         self.there = True
@@ -150,7 +151,6 @@ class Gradient:
         """No rank had made it ready, so this is no average; but a compressor has sent what it owed."""
         if bool((self.array != 0).any()):
             self.kept = self.array + (0 if self.kept is None else self.kept)
-        self.array = None
 
     def timing(self, size: int) -> Timing:
         """Of its last step, on `size` ranks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import Compressor
 from hocket.errors import ArgumentError
 from hocket.torch import DistributedOptimizer
+from hocket.training import Scheduler
 from support import jobs
 from support.worlds import Program, spread
 
@@ -146,6 +148,32 @@ def compressed(comm: Communicator) -> None:
         wanted = trained(method)
         for order in ("priority", "agreed"):
             equal(trained(method, order=order), wanted, f"{method}, {order}")
+
+
+def arrays_of_both_kinds(comm: Communicator) -> None:
+    """NumPy's and torch's, in one bucket and in each other's place; bfloat16, which a rank without it has to add."""
+    for order in ("priority", "agreed"):
+        s = Scheduler(comm, order=order, lanes=1)
+        given = {"a": np.full(3, comm.rank + 1.0, np.float32), "b": torch.full((2, 2), comm.rank + 1.0)}
+        for name, grad in given.items():
+            s.declare(name, grad)
+        for step in range(2):
+            turned = {"a": torch.full((3,), comm.rank + 1.0), "b": np.full((2, 2), comm.rank + 1.0, np.float32)}
+            for name, grad in (turned if step else given).items():
+                s.ready(name, grad)
+            s.step()
+            assert all(float(each) == 1.5 for name in given for each in s.wait(name).reshape(-1)), (order, step)
+        s.close()
+    s = Scheduler(comm, order="agreed")
+    if comm.rank == 0:
+        s.ready("half", torch.full((2,), 4.0, dtype=torch.bfloat16))
+    s.step()
+    assert s.wait("half").tolist() == [2.0, 2.0]
+    s.close()
+
+
+def test_arrays_of_both_kinds() -> None:
+    spread(arrays_of_both_kinds, 2, "threads")
 
 
 @pytest.mark.parametrize("program", [same_bits, compressed], ids=lambda program: program.__name__)

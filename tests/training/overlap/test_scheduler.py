@@ -101,6 +101,7 @@ def with_compressors(comm: Communicator) -> None:
             for name in grads:
                 same(s.wait(name), wanted[name], f"{method}, step {step}, {name}")
     s = declared(comm, compressor="int8", slice=65536, lanes=3)
+    before = s.state_dict()
     for step in range(2):
         grads = gradients(comm, step)
         for name, grad in grads.items():
@@ -108,6 +109,14 @@ def with_compressors(comm: Communicator) -> None:
         s.step()
         for name, wanted_ in averages(comm, step).items():  # a bucket's scale is that of its largest
             assert np.allclose(s.wait(name), wanted_, atol=2.0), name
+    kept = s.state_dict()["compressors"]
+    assert any(each["entries"] for each in kept)
+    s.load_state_dict(before)
+    assert not any(each["entries"] for each in s.state_dict()["compressors"]), "nothing was owed before the first step"
+    for order in ("priority", "agreed"):
+        s = Scheduler(comm, order=order, compressor="int8")
+        s.load_state_dict({"kind": "scheduler/1", "size": comm.size, "compressors": kept})
+        assert s.state_dict()["compressors"] == kept, "what was loaded is not lost before the first step"
 
 
 def with_matrices(comm: Communicator) -> None:
@@ -180,9 +189,27 @@ def late(comm: Communicator) -> None:
         assert ranks == {n: 0 if n in nowhere else 1 if n in alone else comm.size for n in SIZES}
 
 
+def late_while_recorded(comm: Communicator) -> None:
+    """The step that is recorded is dealt again before its averages are waited for."""
+    for order in ("tic", "tac"):
+        s = declared(comm, order=order)
+        for step in range(4):
+            grads, wanted = gradients(comm, step), averages(comm, step)
+            for name in grads:
+                if name != "layer5":
+                    s.ready(name, grads[name])
+            s.step()
+            for name in SIZES:
+                got = s.wait(name)
+                if name == "layer5":
+                    assert got is None
+                else:
+                    same(got, wanted[name], name)
+
+
 @pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (4, "tcp")])
 def test_what_is_not_ready_counts_as_zeros(size: int, transport: str) -> None:
-    spread(late, size, transport)
+    spread([late, late_while_recorded], size, transport)
 
 
 # --------------------------------------------------------------------------------------------- random orders
@@ -304,6 +331,14 @@ def bad_declarations(comm: Communicator) -> None:
         assert "declare('x'): expected an array of floats" in raised(
             lambda value=value: Scheduler(comm.dup()).declare("x", value), ArgumentError  # type: ignore[misc]
         )
+    fixed = np.broadcast_to(np.float32(1), 3)
+    for order in ("fifo", "agreed"):  # where the average could not be put
+        s = Scheduler(comm.dup(), order=order)
+        s.declare("x", fixed)
+        assert "it is read-only" in raised(lambda s=s: s.ready("x", fixed), ArgumentError)  # type: ignore[misc]
+        s = Scheduler(comm.dup(), order=order)
+        text = raised(lambda s=s: s.declare("x", fixed.sum()), ArgumentError)  # type: ignore[misc]
+        assert "got float32, which is a number: np.asarray makes an array of it" in text, text
 
 
 def other_declarations(comm: Communicator) -> None:
