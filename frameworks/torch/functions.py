@@ -178,6 +178,7 @@ def _(x: Tensor, key: int, name: str, op: str, root: int, there: list[int], back
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, *ctx.how = inputs
+    ctx.comm = _communicators[ctx.how[0]]  # which may be this call's alone, and has to live until backward()
 
 
 def _adjoint(ctx: Any, grad: Tensor) -> tuple[Any, ...]:

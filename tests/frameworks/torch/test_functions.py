@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pathlib
 import subprocess
 import sys
@@ -180,6 +181,14 @@ def on_an_axis(comm: Any) -> None:
     assert x.grad is not None and x.grad.tolist() == [comm.size] * 2
 
 
+def the_graph_keeps_the_communicator(comm: Any) -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = F.allreduce(x, comm.dup())
+    gc.collect()
+    y.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [comm.size] * 2
+
+
 def wrong(comm: Any) -> None:
     with pytest.raises(ArgumentError, match="allreduce with op 'max' has no derivative; sum and avg have"):
         F.allreduce(torch.ones(2, requires_grad=True), comm, "max").sum().backward()
@@ -191,7 +200,7 @@ def wrong(comm: Any) -> None:
 
 PROGRAMS = (
     gradients_are_right, gradients_have_gradients, values_are_those_of_the_calls, what_counts_once, messages, one_graph,
-    on_an_axis, wrong,
+    on_an_axis, the_graph_keeps_the_communicator, wrong,
 )  # fmt: skip
 
 
