@@ -131,6 +131,10 @@ class Distributed:
         above: Any = super()
         above.load_state_dict(*args, **kwargs)
 
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Refused: all ranks have declared their gradients."""
+        raise ArgumentError("add_param_group(): the gradients were declared: give the group to the first optimizer")
+
     def report(self) -> list[Timing]:
         """The scheduler's: for each parameter what its average took."""
         return self._gradients.averages.report()

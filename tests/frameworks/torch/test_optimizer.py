@@ -286,6 +286,8 @@ def wrong(comm: Communicator) -> None:
     (model(torch.ones(1, 2)).sum() * extra).sum().backward()
     refused(optimizer.step, "extra: it was frozen")
     refused(lambda: made(passes=0), "passes=0")
+    more = {"params": [torch.nn.Parameter(torch.ones(1))]}
+    refused(lambda: made()[1].add_param_group(more), "give the group to the first optimizer")
     refused(lambda: DistributedOptimizer(frozen, model, group=comm), "lacks 1 of the optimizer's")
     twice = [("a", p) for p in model.parameters()]
     refused(lambda: DistributedOptimizer(frozen, twice, group=comm), "the name 'a' twice")
