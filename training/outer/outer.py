@@ -23,6 +23,7 @@ import numpy as np
 
 from hocket.arguments import whole
 from hocket.compression import Bucket
+from hocket.errors import ArgumentError
 from hocket.training.flat import Array, digest, flat
 from hocket.training.outer import roll, state
 from hocket.training.outer.fragments import Fragment, cut
@@ -94,6 +95,8 @@ class Outer:
 
     def step(self, count: int = 1) -> Report | None:
         """After an inner step on `count` samples or tokens.  The round that has ended here, or None."""
+        if self.by == "count" and whole(count, "count") > self.every:
+            raise ArgumentError(f"step({count}) counts more than every={self.every}: a round is due twice in it")
         self.steps, self.counts = self.steps + 1, self.counts + whole(count, "count")
         return self._go_on()
 

@@ -43,6 +43,8 @@ ALONE: tuple[tuple[str, Callable[[Any], object]], ...] = (
     ("momentum=1 must", lambda c: DiLoCo(c, theta(), momentum=1)),
     ("start=-1", lambda c: PostLocalSGD(c, theta(), start=-1, every=2)),
     ("at once", lambda c: PostLocalSGD(c, theta(), start=1, every=2, fragments=2)),
+    ('by="steps"', lambda c: PostLocalSGD(c, theta(), start=1, every=2, by="count")),
+    ("step(32) counts more than every=10", lambda c: DiLoCo(c, theta(), every=10, by="count").step(32)),
     ("sends floats", lambda c: NoLoCo(c, theta(), send="int8")),
     ("'topq:0.1' is not a method", lambda c: DiLoCo(c, theta(), send="topq:0.1")),
     ("parameter 'i' must be a writable array of float16, 32 or 64; got int64(3,)",
