@@ -50,7 +50,8 @@ class Compressor:
     """
 
     def __init__(self, comm: Any, method: str | Codec | Method, feedback: bool = True, decay: float = 1.0) -> None:
-        self.comm, self.feedback, self.decay = comm, feedback, decay
+        self.comm = getattr(comm, "plain", comm)  # an axis of a Mesh has a codec, whose errors would not be owed
+        self.feedback, self.decay = feedback, decay
         self.method = resolved(method)
         self._entries: dict[str, Entry] = {}
         self._residuals = Residuals()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,7 @@ def empty(like: Any, count: int) -> Any:
 def zeros(dtype: str, count: int, like: Any = None) -> Any:
     """Zeros of this dtype, as NumPy's, or as those of `like`."""
     if like is None and dtype == "bfloat16":  # which NumPy has not; some other rank has a tensor of it
-        import torch
-
+        torch: Any = sys.modules["torch"]
         like = torch.empty(0, dtype=torch.bfloat16)
     made = np.empty(count, dtype) if like is None else empty(like, count)
     made[...] = 0

@@ -53,6 +53,9 @@ class Scheduler:
         self, comm: Any, *, order: str | Sequence[str] = "priority", lanes: int = 4, slice: int | str | None = "auto",
         fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = True,
     ) -> None:  # fmt: skip
+        if codec is None and compressor is None:
+            codec = getattr(comm, "codec", None)  # an axis of a Mesh has one
+        comm = getattr(comm, "plain", comm)  # what is told of tensors is exact
         self.comm, self.finite = comm, finite
         settings = checked(order, lanes, slice, fuse, codec, compressor)
         self._policy: Agreed | Declared = (Agreed if order == AGREED else Declared)(comm, settings)

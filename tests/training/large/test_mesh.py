@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.system.namespaces import hosts as namespaces
-from hocket.training import Mesh
+from hocket.training import Mesh, Scheduler
 from hocket.training.large.mesh.placing import placed
 from support.elastic_ranks import BEGIN, said
 from support.faulty import facts
@@ -68,6 +67,19 @@ def axes_are_communicators(comm: Any) -> None:
     assert mesh.comm.rank == mesh.places.index(comm.rank) and mesh.place(comm.rank) == mesh.at
 
 
+def what_stands_on_an_axis_has_its_codec(comm: Any) -> None:
+    """Its lanes and copies, and a scheduler, whose own numbers are exact; a compressor's are its own affair."""
+    mesh = Mesh(comm, {"data": comm.size}, codec={"data": "fp16"})
+    axis, x = mesh["data"], np.full(5, 1 + 2**-20, np.float32)
+    for made in (axis.dup(), axis.lane("one"), *axis.lanes({"two": 1, "three": 0})):
+        assert (made.allreduce(x.copy(), "avg") == 1).all() and (made.plain.allreduce(x.copy(), "avg") == x).all()
+    for options, wanted in (({}, np.ones(5)), ({"compressor": "topk:1.0"}, x)):
+        s = Scheduler(axis, **options)
+        s.declare("x", x)
+        s.ready("x", x.copy())
+        assert s.step() == [] and (s.wait("x") == wanted).all() and s.report()[0].ranks in (comm.size, None)
+
+
 def an_axis_has_a_transport_and_a_codec(comm: Any) -> None:
     mesh = Mesh(comm, {"data": comm.size}, transport={"data": "tcp"}, codec={"data": "fp16"})
     x = np.full(1000, 1 / 3, np.float32)
@@ -115,10 +127,7 @@ def test_axes(size: int, transport: str) -> None:
 
 
 def test_transport_and_codec() -> None:
-    def program(comm: hocket.Communicator) -> None:
-        an_axis_has_a_transport_and_a_codec(comm)
-
-    spread(an_axis_has_a_transport_and_a_codec, 2, "shm,tcp")
+    spread([an_axis_has_a_transport_and_a_codec, what_stands_on_an_axis_has_its_codec], 2, "shm,tcp")
 
 
 HOSTS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hocket.errors import PeerLostError
@@ -18,6 +18,8 @@ OTHERS = {
     "reduce", "gather", "gatherv", "scatter", "scatterv", "scan", "exscan", "barrier", "send", "recv", "sendrecv",
 }  # fmt: skip
 """Calls that take transport=, but no codec=."""
+SAME = {"dup", "lane"}
+"""Calls that return a communicator of the same ranks."""
 LINEAR = ("sum", "avg")
 
 
@@ -35,6 +37,8 @@ class Axis:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.comm, name)
+        if name in SAME:
+            return lambda *args, **how: self._of(attribute(*args, **how), self.codec)
         if name in MOVING or name in OTHERS or name == "share":
             return functools.partial(self._call, name, attribute)
         return attribute
@@ -46,6 +50,18 @@ class Axis:
             how.setdefault("codec", self.codec)
         with self.noting():
             return call(*args, **how)
+
+    def _of(self, comm: Any, codec: Any) -> Axis:
+        return Axis(self.mesh, self.name, comm, self.transport, codec)
+
+    def lanes(self, priorities: Mapping[str, int]) -> list[Axis]:
+        """As a communicator's."""
+        return [self._of(lane, self.codec) for lane in self.comm.lanes(priorities)]
+
+    @functools.cached_property
+    def plain(self) -> Axis:
+        """The same axis without its codec: for what has one of its own, and numbers that must be exact."""
+        return self._of(self.comm, None)
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
