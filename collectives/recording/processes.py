@@ -37,9 +37,8 @@ def recorders(job: str | None = None, among: Iterable[int] | None = None) -> lis
     """
     holders: dict[tuple[int, int], list[tuple[int, str]]] = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()) if among is None else set(among):
-        with contextlib.suppress(OSError):  # another user's, or it has just ended
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                path = f"/proc/{pid}/fd/{fd}"
+        for path in _descriptors(pid):
+            with contextlib.suppress(OSError):  # it has just been closed
                 link = os.readlink(path)
                 if link == memory.LINK or link.endswith(memory.TRACE_END):
                     about = os.stat(path)
@@ -50,6 +49,13 @@ def recorders(job: str | None = None, among: Iterable[int] | None = None) -> lis
         old = [part for part in each.parts if not part.facts.traced and (part.facts.job, part.facts.rank) in traced]
         each.parts[:] = [part for part in each.parts if part not in old]
     return [each for each in processes if each.parts]
+
+
+def _descriptors(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:  # another user's, or it has just ended
+        return []
 
 
 def _read(held: list[tuple[int, str]], job: str | None) -> Found | None:
