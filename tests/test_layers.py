@@ -61,7 +61,7 @@ EXCEPTIONS = {
     "frameworks/torch/quick.pyx": "collectives",  # the table of calls made before, in Cython
     "bench/frameworks/torch_backend.py": "torch",  # the benchmarks of it
     "bench/frameworks/shared_cores.py": "torch",
-    "conformance/gpu_check/torch/backend.py": "torch",
+    "conformance/gpu_check/torch/group.py": "torch",
     "conformance/gpu_check/torch/training.py": "torch",
     "bench/compression/ddp.py": "torch",
     "bench/outer/characters.py": "torch",

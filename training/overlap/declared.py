@@ -38,7 +38,7 @@ UNITS, MOST = 64, 4 << 20
 100 slices, and a bucket that is much longer than a slice holds up the layer that is needed first."""
 LEAST_SLICE, LEAST_BUCKET = 2 << 20, 64 << 10
 """And at least these.  Between hosts a slice costs some 0.3 ms beside its bytes, in which its lane sends nothing: with
-slices of 200 KB a step of 130 ms took 16 more."""
+slices of 200 KB a step of 130 ms took 16 more (bench/overlap/training.py, one rank on each host)."""
 
 
 class Declared:
@@ -180,7 +180,7 @@ class Declared:
             gradient.finish(until)
         except Error as error:
             raise naming(error, name) from error
-        ended, result = time.perf_counter(), None if gradient.nobodys else gradient.array
+        ended, result = time.perf_counter(), None if gradient.unused else gradient.array
         if self._recorder is not None and self._recorder.traced:
             self._recorder.span(f"wait {name}", int(began * 1e9), int(ended * 1e9), TRACED)
         with self._lock:
@@ -215,7 +215,7 @@ class Declared:
         try:
             restore(compressors, states)
         except ArgumentError as error:
-            raise self._ended(error)  # noqa: B904
+            raise self._ended(error) from None
 
     def close(self) -> None:
         for carrier in self._carriers:

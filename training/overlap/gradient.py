@@ -98,7 +98,7 @@ class Gradient:
         """Has this rank made it ready?"""
         self.left = 0
         """Units that are not issued yet."""
-        self.there = self.nobodys = False
+        self.there = self.unused = False
         """Has its average come?  Has no rank made it ready?"""
         self.zeros: Any = None
         self.kept: Any = None
@@ -111,7 +111,7 @@ class Gradient:
     def take(self, array: Any, own: bool) -> None:
         """It is ready, or zeros stand for it."""
         self.array, self.own, self.fresh, self.left = array, own, True, len(self.sent) + 1
-        self.flat, self.there, self.nobodys = array.reshape(-1), False, False
+        self.flat, self.there, self.unused = array.reshape(-1), False, False
         self.times = [time.perf_counter(), 0.0, 0.0, 0.0]
 
     def take_zeros(self) -> None:
@@ -139,8 +139,8 @@ class Gradient:
         if not self.own and self.told is not None:
             sent, at = self.told
             sent.arrive(until)
-            self.nobodys = not float(sent.buffer[at]) > 0
-        if self.nobodys:
+            self.unused = not float(sent.buffer[at]) > 0
+        if self.unused:
             self._keep()
         elif self.kept is not None:
             self.array += self.kept

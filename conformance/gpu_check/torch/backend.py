@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-import importlib
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from hocket.conformance.gpu_check.kinds import missing
 from hocket.conformance.gpu_check.processes import job
 from hocket.conformance.gpu_check.rows import Finding, Options, say
+from hocket.conformance.gpu_check.torch.group import default_group
 
 COUNT = 3_000_001
 LATE = 20_000_000
@@ -27,23 +25,18 @@ def backend(options: Options) -> Iterator[Finding]:
 
 
 def ranks(comm: Any, options: Options) -> None:
-    torch: Any = importlib.import_module("torch")
-    dist: Any = importlib.import_module("torch.distributed")
-    importlib.import_module("hocket.torch")  # the backend's name, also where hocket is on the path and not installed
-    dist.init_process_group("hocket", init_method=f"file://{os.environ['PLACE']}/torch", rank=comm.rank,
-                            world_size=comm.size, timeout=datetime.timedelta(seconds=20))  # fmt: skip
-    for name, check in CHECKS.items():
-        right = torch.tensor([int(check(torch, dist, comm.rank, comm.size))])
-        dist.all_reduce(right, dist.ReduceOp.MIN)
+    with default_group(comm) as (torch, dist):
+        for name, check in CHECKS.items():
+            right = torch.tensor([int(check(torch, dist, comm.rank, comm.size))])
+            dist.all_reduce(right, dist.ReduceOp.MIN)
+            if comm.rank == 0:
+                say(Finding(name, "right" if right.item() else "wrong", ok=bool(right.item())))
+        kept = torch.ones(COUNT, device="cuda")
+        dist.all_reduce(kept, async_op=True).wait()
         if comm.rank == 0:
-            say(Finding(name, "right" if right.item() else "wrong", ok=bool(right.item())))
-    kept = torch.ones(COUNT, device="cuda")
-    dist.all_reduce(kept, async_op=True).wait()
-    if comm.rank == 0:
-        gpus = dist.group.WORLD.comm.gpus
-        say(Finding("they go from GPU to GPU", "yes" if gpus.why_staged == "" else "no", note=gpus.why_staged or "",
-                ok=gpus.why_staged == ""))  # fmt: skip
-    dist.destroy_process_group()
+            gpus = dist.group.WORLD.comm.gpus
+            say(Finding("they go from GPU to GPU", "yes" if gpus.why_staged == "" else "no",
+                    note=gpus.why_staged or "", ok=gpus.why_staged == ""))  # fmt: skip
     del kept  # the allocator asks for the stream that it was used in
     torch.cuda.synchronize()
 

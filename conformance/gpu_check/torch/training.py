@@ -4,7 +4,6 @@ collectives with a backward.  What optimizers learn is compared with what one pr
 
 from __future__ import annotations
 
-import datetime
 import importlib
 import os
 import traceback
@@ -15,6 +14,7 @@ from typing import Any
 from hocket.conformance.gpu_check.kinds import missing
 from hocket.conformance.gpu_check.processes import job
 from hocket.conformance.gpu_check.rows import Finding, Options, say
+from hocket.conformance.gpu_check.torch.group import default_group
 
 WIDTH, ROWS, STEPS, RATE = 256, 16, 6, 0.01
 DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")
@@ -53,6 +53,7 @@ class Task:
         return model
 
     def learned(self, model: Any, optimizer: Any, of: Any = None) -> Any:
+        """`model`, or `of`, which is inside it, after all steps on this rank's inputs."""
         for step in range(STEPS):
             optimizer.zero_grad()
             self.loss(model, step, self.rank).backward()
@@ -86,7 +87,7 @@ def compressed(task: Task, method: str, within: float) -> str:
 
 
 def outer(task: Task, kind: str, **options: Any) -> str:
-    """Rounds behind each step: ranks end with equal parameters, and have learned."""
+    """A round in each second step: ranks end with equal parameters, and have learned."""
     training: Any = importlib.import_module("hocket.training")
     added: Any = importlib.import_module("hocket.torch.training")
     model = task.model()
@@ -187,27 +188,23 @@ CASES: dict[str, dict[str, Callable[[Task], str]]] = {
     },
     "torch": {"collectives with a backward": functions, "FSDP2": fsdp, "messages": messages},
 }
+"""By group, a job each, and name: what says why it is wrong; "": it is right."""
 
 
 def ranks(comm: Any, options: Options, group: str) -> None:
-    torch: Any = importlib.import_module("torch")
-    dist: Any = importlib.import_module("torch.distributed")
-    importlib.import_module("hocket.torch")
-    dist.init_process_group("hocket", init_method=f"file://{os.environ['PLACE']}/torch", rank=comm.rank,
-                            world_size=comm.size, timeout=datetime.timedelta(seconds=20))  # fmt: skip
-    for name, check in CASES[group].items():
-        try:
-            why = check(Task(comm.rank, comm.size))
-        except Exception as error:
-            traceback.print_exc()
-            why = f"{type(error).__name__}: {str(error)[:300]}"
-        right = torch.tensor([int(not why)])
-        dist.all_reduce(right, dist.ReduceOp.MIN)
-        if why or comm.rank == 0:
-            ok = bool(right.item())
-            note = f"rank {comm.rank}: {why}" if why else ""
-            say(Finding(f"{group}: {name}", "right" if ok else "wrong", ok=ok, note=note))
-    dist.destroy_process_group()
+    with default_group(comm) as (torch, dist):
+        for name, check in CASES[group].items():
+            try:
+                why = check(Task(comm.rank, comm.size))
+            except Exception as error:
+                traceback.print_exc()
+                why = f"{type(error).__name__}: {str(error)[:300]}"
+            right = torch.tensor([int(not why)])
+            dist.all_reduce(right, dist.ReduceOp.MIN)
+            if why or comm.rank == 0:
+                ok = bool(right.item())
+                note = f"rank {comm.rank}: {why}" if why else ""
+                say(Finding(f"{group}: {name}", "right" if ok else "wrong", ok=ok, note=note))
 
 
 def training(options: Options) -> Iterator[Finding]:

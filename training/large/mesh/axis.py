@@ -27,8 +27,8 @@ class Axis:
     """The ranks that differ from this one on the axis `name` alone, in the axis's order.
 
     It has everything that a `Communicator` has.  Collectives and messages use `transport`, and those of float32 `codec`
-    (with op sum or avg), if the caller asks for no other.  `comm` is the communicator itself.  A PeerLostError of a
-    call says, in a note, what the loss means for the mesh.
+    (with op sum or avg), if the caller asks for no other; its lanes and copies do so, too.  `comm` is the communicator
+    itself.  A PeerLostError of a call says, in a note, what the loss means for the mesh.
     """
 
     def __init__(self, mesh: Any, name: str, comm: Any, transport: str | None = None, codec: Any = None) -> None:
