@@ -123,7 +123,8 @@ cdef class Selector:
     cdef int wakes              # an eventfd ...
     cdef uint32_t bell[2]       # ... and a bell (wait.h), for this process's own reasons
     cdef uint32_t asleep        # on what the communicators have
-    cdef hk_ladder ladder
+    cdef hk_ladder ladder       # select's alone: it waits on it without the GIL
+    cdef uint32_t spins         # the ladder's from the next look on
     cdef pollfd* fds
     cdef hk_waited_word* words
     cdef int room               # in both
@@ -131,7 +132,7 @@ cdef class Selector:
     def __cinit__(self):
         self.comms, self.engines = [], []
         self.wakes = -1
-        self.ladder.spins = self.ladder.spins_now = SPINS
+        self.spins = self.ladder.spins = self.ladder.spins_now = SPINS
         self.ladder.yield_ns, self.ladder.slow_ns, self.ladder.home, self.ladder.tires = YIELD_NS, SLOW_NS, -1, True
         self.wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -142,7 +143,7 @@ cdef class Selector:
             raise ArgumentError(f"{comm!r} has {comm.size} ranks; a Selector is for communicators of two")
         comm.probe(1 - comm.rank, None, timeout=0)      # opens the channel
         engine = comm.runner.queue("messages", None).engine
-        self.ladder.spins = self.ladder.spins_now = min(self.ladder.spins, engine.core.ladder.spins)
+        self.spins = min(self.spins, engine.core.ladder.spins)
         self.comms.append(comm)
         self.engines.append(engine)
         self.wake()
@@ -199,6 +200,8 @@ cdef class Selector:
         cdef int i, place, n = len(self.engines)
         cdef Engine engine
         sight.queued = sight.claimed = False
+        if self.ladder.spins != self.spins:
+            self.ladder.spins = self.ladder.spins_now = self.spins
         for i in range(n):
             place = (self.turn + i) % n
             engine = <Engine>self.engines[place]
