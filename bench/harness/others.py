@@ -14,8 +14,11 @@ OTHERS = {
         "hocket.bench.frameworks.shared_cores", "--ranks", "4", "--busy", "0,1,2", "--threads", "1",
         "--transport", "shm,tcp",
     ],
+    "Lists of arrays, halos, check_equal": [
+        "hocket", "run", "-n", "2", "--no-prefix", "--", sys.executable, "-m", "hocket.bench.calls.comforts",
+    ],
 }  # fmt: skip
-"""Title -> module and arguments; PEERS stands for the MPIs at hand."""
+"""Title -> what follows `python -m`; PEERS stands for the MPIs at hand."""
 
 
 def measured(peers: Sequence[str]) -> dict[str, str]:
@@ -29,7 +32,8 @@ def measured(peers: Sequence[str]) -> dict[str, str]:
         module, *arguments = [each for word in program for each in (mpis if word == "PEERS" else [word])]
         done = subprocess.run([sys.executable, "-m", module, *arguments], check=True, stdout=subprocess.PIPE, text=True)
         rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
-        lines = [f"`{' '.join(['python -m', module, *arguments])}`, {time.strftime('%d %B %Y')}", "", *rows]
+        spoken = ["python" if word == sys.executable else word for word in arguments]
+        lines = [f"`{' '.join(['python -m', module, *spoken])}`, {time.strftime('%d %B %Y')}", "", *rows]
         found[name] = "\n".join(lines)
     return found
 
