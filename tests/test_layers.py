@@ -58,7 +58,7 @@ ABOVE = [each for each in MAY if each in ("compression", "observe", "training") 
 """What stands on the public door alone."""
 EXCEPTIONS = {
     "collectives/communicator/observing.py": "observe",  # comm.trace makes a file of records: loaded when it is called
-    "frameworks/torch/quick.pyx": "collectives",  # the table of calls made before, in Cython
+    "frameworks/torch/calls/quick.pyx": "collectives",  # the table of calls made before, in Cython
     "bench/frameworks/torch_backend.py": "torch",  # the benchmarks of it
     "bench/frameworks/shared_cores.py": "torch",
     "conformance/gpu_check/torch/group.py": "torch",
@@ -83,7 +83,7 @@ FORBIDDEN = {
 }
 HIDDEN = {*PARTS, "planner", "session", "_queued"}
 """Attributes of the hub's objects that only the hub reads: with one of them a line reaches through the door."""
-REACHES = {"frameworks/torch/quick.pyx": {"shortcut"}}
+REACHES = {"frameworks/torch/calls/quick.pyx": {"shortcut"}}
 """The one exception, from the same file."""
 APART = {
     "jobs",  # the whole library at once
@@ -96,8 +96,8 @@ APART = {
 """Folders of tests that mirror no folder of the library, with all that is in them."""
 MOST = 17
 """Modules and headers of a folder, with its __init__."""
-BIG = {"kernels/gpu", "frameworks/torch"}
-"""Folders with more: a CUDA file for each kernel; torch's, which its __init__ groups."""
+BIG = {"kernels/gpu"}
+"""Folders with more: a CUDA file for each kernel."""
 FILES = [(folder, path) for folder in MAY for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES]
 
 
@@ -195,7 +195,7 @@ def test_every_room_is_seen() -> None:
         ("training/__init__.py", "from hocket.observe import clocks\n"),
         ("frameworks/ray/store.py", "from hocket import dtypes\n"),
         ("frameworks/ray/store.py", "from hocket.collectives.job import place\n"),
-        ("frameworks/torch/options.pyx", "from hocket.collectives.engine.shortcut cimport Shortcut\n"),
+        ("frameworks/torch/calls/options.pyx", "from hocket.collectives.engine.shortcut cimport Shortcut\n"),
         ("frameworks/dask/launch.py", "import hocket.torch\n"),
     ],
 )
@@ -211,8 +211,8 @@ def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("frameworks/torch/group.py", "comm.runner.share(1)"),
-        ("frameworks/torch/group.py", "comm.reporter.give_up"),
+        ("frameworks/torch/group/process_group.py", "comm.runner.share(1)"),
+        ("frameworks/torch/group/process_group.py", "comm.reporter.give_up"),
         ("frameworks/jax/calls.py", "self.comm.membership"),
         ("frameworks/horovod/stall.py", "found = comms()[0].ending"),
         ("frameworks/horovod/job.py", "job.world.config, job.rank"),
@@ -222,7 +222,7 @@ def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeyp
         ("compression/dense.py", "work._queued.status"),
         ("frameworks/ray/launch.py", "hocket.collectives.default"),
         ("frameworks/jax/handler.pyx", "x = comm.shortcut  # the table"),
-        ("frameworks/torch/quick.pyx", "x = self.comm.runner"),
+        ("frameworks/torch/calls/quick.pyx", "x = self.comm.runner"),
     ],
 )
 def test_a_reach_through_the_door_is_noticed(

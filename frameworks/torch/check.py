@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 
 from hocket.torch.errors import ArgumentError
-from hocket.torch.hooks import carrier, comm_of
+from hocket.torch.group.carrier import carrier, comm_of
 
 
 def check(module: Any, group: Any = None) -> dict[str, list[tuple[int, ...]]]:

@@ -23,8 +23,8 @@ import torch.distributed as dist
 
 from hocket import Communicator
 from hocket.errors import ArgumentError, PeerLostError
-from hocket.torch import bootstrap
 from hocket.torch.errors import in_torchs_words
+from hocket.torch.group import bootstrap
 from hocket.torch.register import NAME
 
 LONGEST = 1e9

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import hocket
 from hocket.errors import ArgumentError
-from hocket.torch.hooks import comm_of
+from hocket.torch.group.carrier import comm_of
 
 MOST = 100_000
 """Events of one profile: the longest."""

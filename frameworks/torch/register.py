@@ -22,7 +22,7 @@ def register() -> None:
 
 def create(options: Any, _: Any) -> Any:
     """Called by torch for each group: makes its process group."""
-    from hocket.torch import backend, dynamo, group
+    from hocket.torch.group import backend, dynamo, process_group
 
     dynamo.keep_out()
     # ShardedTensor.gather and others take "cuda" where it is named.  Not when torch is imported: to ask for GPUs then
@@ -30,7 +30,7 @@ def create(options: Any, _: Any) -> Any:
     dist.Backend.backend_capability[NAME] = present()
     others = [name for name in asked_for() if name != NAME]
     if not others:
-        return group.ProcessGroupHocket(options)
+        return process_group.ProcessGroupHocket(options)
     if backend.available():
         return backend.BackendHocket(options)
     raise ArgumentError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchft.process_group import ProcessGroupWrapper
 
-from hocket.torch.group import ProcessGroupHocket as Group
+from hocket.torch.group.process_group import ProcessGroupHocket as Group
 
 _Base: Any = ProcessGroupWrapper
 

@@ -119,7 +119,7 @@ def same(got: Any, wanted: Any) -> None:
 def on_hocket() -> None:
     import torch.distributed as dist
 
-    from hocket.torch.group import ProcessGroupHocket
+    from hocket.torch.group.process_group import ProcessGroupHocket
 
     assert dist.get_backend() == "hocket" and dist.get_world_size() == SIZE
     assert type(dist.group.WORLD) is ProcessGroupHocket

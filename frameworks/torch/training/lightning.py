@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from hocket.torch.states import with_arrays, with_tensors
+from hocket.torch.compressed.states import with_arrays, with_tensors
 from hocket.torch.training.parameters import Parameters, parameters
 from hocket.training import Outer, Report
 

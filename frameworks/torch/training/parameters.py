@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hocket.arguments import kind
 from hocket.errors import ArgumentError
-from hocket.torch.hooks import comm_of
+from hocket.torch.group.carrier import comm_of
 from hocket.training import Flat
 
 Array = np.ndarray[Any, Any]

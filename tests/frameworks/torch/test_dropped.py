@@ -15,7 +15,7 @@ import json, os, time, types
 from datetime import timedelta
 import torch, torch.distributed as dist
 import hocket
-from hocket.torch.group import ProcessGroupHocket
+from hocket.torch.group.process_group import ProcessGroupHocket
 rank, size = int(os.environ["HOCKET_RANK"]), int(os.environ["HOCKET_SIZE"])
 group = ProcessGroupHocket(types.SimpleNamespace(
     store=dist.FileStore(os.environ["PLACE"], size), group_rank=rank, group_size=size, group_id="it",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from hocket.torch import backend
+from hocket.torch.group import backend
 from support.torch_ranks import facts, job, run
 
 MIXED = """

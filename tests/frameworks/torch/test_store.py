@@ -12,7 +12,7 @@ dist = pytest.importorskip("torch.distributed")
 
 
 def test_one_of_the_clients_that_race_wins() -> None:
-    from hocket.torch.bootstrap import TorchStore
+    from hocket.torch.group.bootstrap import TorchStore
 
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20))
     found: dict[int, list[bytes]] = {}

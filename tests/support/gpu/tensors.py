@@ -16,7 +16,7 @@ import torch
 from torch._jit_internal import _extract_tensors
 
 from hocket.system.cuda import driver
-from hocket.torch import works
+from hocket.torch.calls import works
 from support.gpu.arrays import GpuArray
 
 _now = threading.local()

@@ -17,7 +17,7 @@ from torch.autograd.variable import Variable
 
 import hocket
 import hocket.torch
-import hocket.torch.works
+import hocket.torch.calls.works
 from calls.checks import check
 
 
@@ -78,10 +78,10 @@ def futures_asked_for_in_a_backward_pass() -> None:
         y.register_hook(issued)
         y.sum().backward()
 
-    usual = hocket.torch.works.STILL
+    usual = hocket.torch.calls.works.STILL
     for still, over in ((30.0, True), (usual, False)):
         works: list[Any] = []
-        hocket.torch.works.STILL = still
+        hocket.torch.calls.works.STILL = still
         if rank == 0:
             backward()
             assert seen.pop() == (over or p == 1)

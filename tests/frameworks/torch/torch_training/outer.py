@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import hocket
-from hocket.torch.sharded import Checkpointed
+from hocket.torch import Checkpointed
 from hocket.torch.training import Parameters, communicator, parameters
 from hocket.training import DiLoCo, LocalSGD, StreamingDiLoCo
 from torch_training import cases

@@ -134,7 +134,7 @@ def fsdp2_compressed() -> None:
     import torch.distributed.checkpoint as dcp
 
     import hocket.torch
-    from hocket.torch.sharded import Checkpointed
+    from hocket.torch import Checkpointed
 
     def trained(model: Any, steps: int) -> list[Tensor]:
         learn(model, sgd(model), *map(mine, batch()), steps)

@@ -23,9 +23,9 @@ from torch.futures import Future
 import hocket
 from hocket import Work as Handle
 from hocket.extending import drive
+from hocket.torch.calls.streams import Side, side_of
+from hocket.torch.calls.tensors import After
 from hocket.torch.errors import as_torch
-from hocket.torch.streams import Side, side_of
-from hocket.torch.tensors import After
 
 _finishing = threading.RLock()
 _asked: dict[int, list[Handle]] = {}

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch._C._distributed_c10d import Backend
 
-from hocket.torch.bootstrap import communicator
-from hocket.torch.calls import Calls
+from hocket.torch.calls.methods import Calls
+from hocket.torch.calls.names import with_aliases
 from hocket.torch.errors import in_torchs_words
-from hocket.torch.identity import Identity
-from hocket.torch.names import with_aliases
+from hocket.torch.group.bootstrap import communicator
+from hocket.torch.group.identity import Identity
 from hocket.torch.register import NAME
 
 _Base: Any = Backend

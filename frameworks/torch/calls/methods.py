@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from hocket.compression.sparse.coo import allreduce_coo
-from hocket.torch import quick
+from hocket.torch.calls import quick
+from hocket.torch.calls.issuing import Issuing, waits
+from hocket.torch.calls.ops import op_of
+from hocket.torch.calls.tensors import Tensor, apart, gathered, moved, readable, scattered, unit, writable
+from hocket.torch.calls.works import Work
 from hocket.torch.errors import ArgumentError, in_torchs_words
-from hocket.torch.issuing import Issuing, waits
-from hocket.torch.ops import op_of
-from hocket.torch.tensors import Tensor, apart, gathered, moved, readable, scattered, unit, writable
-from hocket.torch.works import Work
 
 Tensors = Sequence[Tensor]
 

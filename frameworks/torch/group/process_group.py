@@ -14,13 +14,13 @@ import torch
 import torch.distributed as dist
 
 from hocket import Communicator
-from hocket.torch import functional
-from hocket.torch.bootstrap import communicator, met
 from hocket.torch.callers import pass_over_torch
-from hocket.torch.calls import Calls
+from hocket.torch.calls.methods import Calls
+from hocket.torch.calls.names import with_aliases
 from hocket.torch.errors import in_torchs_words
-from hocket.torch.identity import Identity
-from hocket.torch.names import with_aliases
+from hocket.torch.group import functional
+from hocket.torch.group.bootstrap import communicator, met
+from hocket.torch.group.identity import Identity
 from hocket.torch.register import NAME, present
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from hocket.errors import ArgumentError
-from hocket.torch.copies import HostCopy
-from hocket.torch.works import Failed, unpacked
+from hocket.torch.calls.works import Failed, unpacked
+from hocket.torch.compressed.copies import HostCopy
 
 if TYPE_CHECKING:
     from hocket.compression import Bucket, Compressor, Step
     from hocket.compression.rates import Rate
-    from hocket.torch.rates import Rates
+    from hocket.torch.compressed.rates import Rates
 
 
 def checked(module: Any) -> Any:

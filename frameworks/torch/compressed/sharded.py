@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor, Shard
 
 from hocket.compression import Compressor
 from hocket.errors import ArgumentError
-from hocket.torch.rates import Rates
-from hocket.torch.states import with_arrays, with_tensors
+from hocket.torch.compressed.rates import Rates
+from hocket.torch.compressed.states import with_arrays, with_tensors
 from hocket.training import Outer
 
 OPS = {"RedOpType.AVG": "avg", "RedOpType.SUM": "sum"}

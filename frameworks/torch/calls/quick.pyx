@@ -6,14 +6,14 @@ general way.
 
 from hocket.collectives.calls.ask cimport Ask, asking
 from hocket.collectives.engine.shortcut cimport MISS, Shortcut
-from hocket.torch.options cimport is_async, op_name
+from hocket.torch.calls.options cimport is_async, op_name
 
 import torch
 import torch.distributed as dist
 
 from hocket.errors import Error
 from hocket.torch.errors import as_torch
-from hocket.torch.works import Work
+from hocket.torch.calls.works import Work
 
 cdef object profiled = torch._C._autograd._profiler_enabled
 cdef object OPTIONS = dist.AllreduceOptions

@@ -73,7 +73,7 @@ def met(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
 
 def parent() -> Communicator | None:
     """The default group's communicator, if there is one yet and it is hocket's: the same answer on all ranks."""
-    from hocket.torch.group import ProcessGroupHocket
+    from hocket.torch.group.process_group import ProcessGroupHocket
 
     default = dist.group.WORLD
     return default.comm if isinstance(default, ProcessGroupHocket) else None

@@ -13,7 +13,7 @@ from libc.stdint cimport uint8_t, uintptr_t
 
 import torch.distributed as dist
 
-from hocket.torch.ops import NAMES
+from hocket.torch.calls.ops import NAMES
 
 
 cdef extern from "sys/uio.h" nogil:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hocket.errors import ArgumentError
-from hocket.torch.buckets import Buckets, checked
+from hocket.torch.compressed.buckets import Buckets, checked
+from hocket.torch.group.carrier import carrier, comm_of
 from hocket.torch.register import NAME
 
 told = logging.getLogger("hocket.torch.compress")
@@ -17,7 +18,7 @@ told.setLevel(logging.INFO)  # what was chosen is shown whatever HOCKET_LOG is: 
 
 if TYPE_CHECKING:
     from hocket.compression.choice.fastest import Found
-    from hocket.torch.rates import Rates
+    from hocket.torch.compressed.rates import Rates
 
 
 def compress(
@@ -40,7 +41,7 @@ def compress(
     `lr=lambda: optimizer.param_groups[0]["lr"] / scaler.get_scale()`.
 
     The keys are the names of DDP's parameters, or of FSDP2's modules.  `state_dict()` is of this rank, and belongs into
-    its checkpoint; `hocket.torch.sharded.Checkpointed` puts it into one of torch.distributed.checkpoint.
+    its checkpoint; `hocket.torch.Checkpointed` puts it into one of torch.distributed.checkpoint.
 
     method="auto" measures int8, int4, powersgd:4 and topk:0.01 on gradients of the module's shapes, over its group's
     links, and says what it found ("powersgd:4: 267 ms -> 35 ms"), in rank 0's log and in the `report` of what it
@@ -50,12 +51,12 @@ def compress(
     come by what changed since they were gathered last; each rank then keeps a copy of all of them.
     """
     from hocket.compression import Compressor
-    from hocket.torch.rates import Rates
+    from hocket.torch.compressed.rates import Rates
 
     rates, found = Rates(lr), None
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp and isinstance(module, fsdp.FSDPModule):
-        from hocket.torch.sharded import shard_comm, use
+        from hocket.torch.compressed.sharded import shard_comm, use
 
         comm = comm_of(shard_comm(module))
         compressor = Compressor(comm, method, feedback, decay) if comm else None
@@ -98,26 +99,6 @@ def _hook(module: Any, compressor: Any, rates: Rates) -> None:
         return buckets.average(bucket)
 
     module.register_comm_hook(None, compressed)
-
-
-def comm_of(group: Any) -> Any:
-    """hocket's communicator of a group; None: it has none."""
-    return getattr(group, "comm", None) or getattr(_backend(group), "comm", None)
-
-
-def carrier(group: Any) -> str:
-    """Who carries its calls on the CPU, for errors: "one of 'gloo'"."""
-    if group is None:
-        return "not there: call torch.distributed.init_process_group('hocket') first"
-    return f"one of {_backend(group).name()!r}" if hasattr(_backend(group), "name") else f"a {type(group).__name__}"
-
-
-def _backend(group: Any) -> Any:
-    """What carries the calls of torch's own group on the CPU; None if it has none."""
-    try:
-        return group._get_backend(torch.device("cpu"))
-    except (AttributeError, RuntimeError):
-        return None
 
 
 def bf16_compress_hook(process_group: Any, bucket: Any) -> Any:

@@ -18,9 +18,9 @@ from torch.autograd.profiler import record_function
 import hocket
 from hocket import Communicator
 from hocket.extending import outside_group
+from hocket.torch.calls.tensors import After, Tensor
+from hocket.torch.calls.works import Work
 from hocket.torch.errors import as_torch, in_torchs_words
-from hocket.torch.tensors import After, Tensor
-from hocket.torch.works import Work
 
 MANY = 64
 """From so many collected works on, those that are over are let go."""

@@ -16,7 +16,7 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
     Raises TimeoutError (of hocket and of torch) whose `missing` are all of them, on every rank that did come, whatever
     `wait_all_ranks` says; the group cannot be used afterwards.
     """
-    from hocket.torch.group import ProcessGroupHocket
+    from hocket.torch.group.process_group import ProcessGroupHocket
 
     found = group or dist.group.WORLD
     if not isinstance(found, ProcessGroupHocket):

@@ -1,0 +1,27 @@
+"""Who carries the calls of one of torch's groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def comm_of(group: Any) -> Any:
+    """hocket's communicator of a group; None: it has none."""
+    return getattr(group, "comm", None) or getattr(_backend(group), "comm", None)
+
+
+def carrier(group: Any) -> str:
+    """Who carries its calls on the CPU, for errors: "one of 'gloo'"."""
+    if group is None:
+        return "not there: call torch.distributed.init_process_group('hocket') first"
+    return f"one of {_backend(group).name()!r}" if hasattr(_backend(group), "name") else f"a {type(group).__name__}"
+
+
+def _backend(group: Any) -> Any:
+    """What carries the calls of torch's own group on the CPU; None if it has none."""
+    try:
+        return group._get_backend(torch.device("cpu"))
+    except (AttributeError, RuntimeError):
+        return None
