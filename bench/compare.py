@@ -159,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--from", metavar="FILE", dest="earlier", help="measure nothing: what --json kept of another run")
     made.add_argument("--json", metavar="PATH", help="keep everything; in a folder: in a file named by the processor")
     made.add_argument("--plot", metavar="FILE", help="draw allreduce beside Gloo and the fastest MPI: .svg or .png")
-    made.add_argument("--others", action="store_true", help="then the tables of messages, starting, shared cores and lists")
+    made.add_argument("--others", action="store_true", help="messages, starting, shared cores and lists, too")
     made.add_argument("--page", metavar="FILE", help="put the table into this page's section of this kind of CPU")
     return made
 
