@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -52,11 +53,12 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All below, but for what stands under `if TYPE_CHECKING`."""
+    """All statements below, but for what stands under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
-            yield child
-            yield from _running(child)
+        if isinstance(child, ast.expr) or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            continue
+        yield child
+        yield from _running(child)
 
 
 def place(path: str) -> str:
@@ -69,6 +71,7 @@ def place(path: str) -> str:
     return "/".join(parts[: 2 if parts[0] == HUB and len(parts) > 2 else 1])
 
 
+@cache
 def edges() -> Edges:
     """Box to box, by imports."""
     found = set()
