@@ -20,7 +20,7 @@ Groups = tuple[tuple[int, ...], ...]
 BY_NAME = {codec.name: codec for codec in CODECS}
 
 
-def named(name: str | Codec) -> Codec:
+def block_codec(name: str | Codec) -> Codec:
     """The codec of blocks of this name."""
     if isinstance(name, Codec):
         return name
@@ -46,7 +46,7 @@ class Coded(Method):
     """
 
     def __init__(self, codec: str | Codec) -> None:
-        self.codec = named(codec)
+        self.codec = block_codec(codec)
 
     @property
     def name(self) -> str:
@@ -120,7 +120,7 @@ class DoubleSqueeze(Together):
     """
 
     def __init__(self, codec: str | Codec) -> None:
-        self.codec = named(codec)
+        self.codec = block_codec(codec)
 
     @property
     def name(self) -> str:

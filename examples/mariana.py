@@ -42,7 +42,7 @@ def learn(layers, x, labels):
     return loss
 
 
-def named(layers, what):
+def by_layer(layers, what):
     return {f"{i}/{name}": array for i, layer in enumerate(layers) for name, array in getattr(layer, what).items()}
 
 
@@ -57,13 +57,13 @@ def train(mesh, served):
     """Losses of the first and the last step, and the part of 500 other images that is right."""
     pixels, labels = images(2000)
     layers, data = network(mesh["tensor"]), mesh["data"]
-    parameters, optimizer, losses = named(layers, "parameters"), SGD(lr=0.1, momentum=0.9), []
+    parameters, optimizer, losses = by_layer(layers, "parameters"), SGD(lr=0.1, momentum=0.9), []
     speeds = {name: {"momentum": np.zeros_like(x.ravel())} for name, x in parameters.items()}
     sharded = Sharded(optimizer, data, parameters) if served else None
     for step in range(STEPS):
         batch = np.random.default_rng(step).integers(0, 1500, BATCH).reshape(data.size, -1)[data.rank]
         losses.append(data.allreduce(float(learn(layers, pixels[batch], labels[batch])), "avg"))
-        gradients = named(layers, "gradients")
+        gradients = by_layer(layers, "gradients")
         if served:
             sharded.step(gradients)
             continue

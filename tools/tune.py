@@ -140,7 +140,7 @@ def _quiet(comm: hocket.Communicator) -> None:
     comm.barrier()
     before = busy.look()
     time.sleep(LOOK)
-    disturbed = busy.told(*busy.taken(comm, before))
+    disturbed = busy.sentence(*busy.taken(comm, before))
     if disturbed and comm.rank == 0:
         print(f"# {disturbed} (load {os.getloadavg()[0]:.2f})", flush=True)
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.collectives.calls.encodings import AUTO, BY_NAME, found
+from hocket.collectives.calls.encodings import AUTO, BY_NAME, wire_format
 from hocket.collectives.choice.cases import numpy_dtype
 from hocket.compression import Compressor
 from hocket.compression.choice.names import PLAIN, WITH_ARGUMENT, resolved
@@ -62,7 +62,7 @@ def checked(codecs: str, links: str, collective: str, ranks: int) -> tuple[list[
         if _is_method(name):
             resolved(name)
         elif name != AUTO:
-            found(name)
+            wire_format(name)
     rates = [link for link in links.split(",") if link]
     for rate in rates:
         if rate != "none" and not re.fullmatch(r"\d+(\.\d+)?[kKmMgG]?bit", rate):

@@ -106,7 +106,7 @@ LAWS = {
 }  # fmt: skip
 
 
-def found(law: Law, draws: int = DRAWS) -> Found:
+def measured(law: Law, draws: int = DRAWS) -> Found:
     """Measure."""
     x = np.random.default_rng(2).standard_normal(COUNT).astype(np.float32)
     mean, square, filled, short = np.zeros(COUNT), np.zeros(COUNT), 0, 0
@@ -133,7 +133,7 @@ def main() -> None:
     print("| codec | bias | variance | by definition | bound | not zero | bound | bits | by Elias | bound |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name, law in LAWS.items():
-        row = found(law)
+        row = measured(law)
         bound, short, shortest = (
             f"{value:.4g}" if math.isfinite(value) else "" for value in (row.bound, row.elias, row.shortest)
         )

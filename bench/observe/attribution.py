@@ -56,7 +56,7 @@ def rank(case: str, path: str) -> None:
     comm.close()
 
 
-def named(case: str, folder: str) -> list[tuple[object, ...]]:
+def culprits_of(case: str, folder: str) -> list[tuple[object, ...]]:
     """Whom the report of one run names."""
     path = os.path.join(folder, "t.pftrace.gz")
     words = [sys.executable, "-m", "hocket.bench.observe.attribution", "rank", case, path]
@@ -76,7 +76,7 @@ def main() -> int:
         right = wrong = 0
         for _ in range(options.runs):
             with tempfile.TemporaryDirectory(prefix="attribution-") as folder:
-                found = named(case, folder)
+                found = culprits_of(case, folder)
             right += any(cause in CASES[case] for cause in found) if CASES[case] else not found
             wrong += any(cause not in CASES[case] for cause in found)
         print(json.dumps({"case": case, "runs": options.runs, "right": right, "something else too": wrong}), flush=True)

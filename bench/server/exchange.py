@@ -64,7 +64,7 @@ class Worker:
                 raise SystemExit("what came back is not what was pushed")
         return seconds
 
-    def told(self, value: Any) -> Any:
+    def from_rank_0(self, value: Any) -> Any:
         """Rank 0's value, on both."""
         return self.comm.share(value)[0]
 
@@ -84,13 +84,13 @@ def _memcpy(w: Worker) -> list[float]:
 def _sockets(w: Worker) -> list[float]:
     if w.serves:
         with socket.create_server((w.address, 0)) as listener:
-            w.told(listener.getsockname()[1])
+            w.from_rank_0(listener.getsockname()[1])
             with listener.accept()[0] as link:
                 for _ in range(w.rounds):
                     _into(link, w.back)
                     link.sendall(w.back.data.cast("B"))
         return []
-    with socket.create_connection((w.address, w.told(None))) as link:
+    with socket.create_connection((w.address, w.from_rank_0(None))) as link:
 
         def one(x: Any, back: Any) -> None:
             link.sendall(x.data.cast("B"))
@@ -110,12 +110,12 @@ def _zmq(w: Worker) -> list[float]:
 
     with zmq.Context() as context, context.socket(zmq.REP if w.serves else zmq.REQ) as link:
         if w.serves:
-            w.told(link.bind_to_random_port(f"tcp://{w.address}"))
+            w.from_rank_0(link.bind_to_random_port(f"tcp://{w.address}"))
             for _ in range(w.rounds):
                 link.send(link.recv(copy=False), copy=False)
             w.comm.barrier()
             return []
-        link.connect(f"tcp://{w.address}:{w.told(None)}")
+        link.connect(f"tcp://{w.address}:{w.from_rank_0(None)}")
 
         def one(x: Any, back: Any) -> None:
             link.send(x, copy=False)
@@ -148,11 +148,11 @@ def _grpc(w: Worker, piece: int, encoded: bool) -> list[float]:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("kept", methods),))
         port = server.add_insecure_port(f"{w.address}:0")
         server.start()
-        w.told(port)
+        w.from_rank_0(port)
         w.comm.barrier()
         server.stop(None)
         return []
-    with grpc.insecure_channel(f"{w.address}:{w.told(None)}", options=ANY_SIZE) as channel:
+    with grpc.insecure_channel(f"{w.address}:{w.from_rank_0(None)}", options=ANY_SIZE) as channel:
         push_, pull_ = channel.unary_unary("/kept/push"), channel.unary_unary("/kept/pull")
 
         def one(x: Any, back: Any) -> None:
@@ -299,7 +299,7 @@ def rank(nbytes: str, rounds: str, address: str, names: str) -> None:
                 print(json.dumps({"what": name, "seconds": statistics.median(seconds)}), flush=True)
 
 
-def there(between_hosts: bool) -> list[str]:
+def installed(between_hosts: bool) -> list[str]:
     """The rows whose packages are installed."""
     names = [name for name, (package, _) in ROWS.items() if not package or importlib.util.find_spec(package)]
     return [name for name in names if not between_hosts or name not in IN_A_HOST]
@@ -359,13 +359,13 @@ def main() -> int:
     parser.add_argument("--rate", help="of a cable between two hosts, in tc's words: 1gbit")
     o = parser.parse_args()
     if o.rate is None:
-        rows = list(asked(o.bytes, o.rounds, there(between_hosts=False)))
+        rows = list(asked(o.bytes, o.rounds, installed(between_hosts=False)))
     else:
         if why := refusal(o.rate):
             raise ArgumentError(why)
         remove_stale()
         with hosts(o.rate) as names:
-            line = words(o.bytes, o.rounds, V4[0], ";".join(there(between_hosts=True)))
+            line = words(o.bytes, o.rounds, V4[0], ";".join(installed(between_hosts=True)))
             rows = found_on(names, 1, line, MODULE, PATIENCE)
     heading(["push and pull", "of", f"{o.bytes / 1e6:.0f} MB"])
     print("\n".join([*table(rows, o.bytes), "", *verdicts(rows, o.rate is not None)]))

@@ -27,7 +27,7 @@ AUTO = "auto"
 OPS = ("", "sum", "avg")
 
 
-def found(codec: str | Codec) -> DType | Codec:
+def wire_format(codec: str | Codec) -> DType | Codec:
     """What the elements are on the wire.  Raises ArgumentError if there is no such codec."""
     if isinstance(codec, Codec):
         return codec
@@ -57,6 +57,6 @@ def check(call: Call, codec: str | Codec, op: str) -> None:
 
 def encoded(call: Call, codec: str | Codec, op: str) -> Call:
     """The same call by this codec.  Raises ArgumentError where it has none."""
-    wire = found(codec)
+    wire = wire_format(codec)
     check(call, codec, op)
     return dataclasses.replace(call, codec=str(codec), encoded=wire)

@@ -56,7 +56,7 @@ def taken(comm: Communicator, before: Look) -> tuple[float, float]:
     return others, stolen
 
 
-def told(others: float, stolen: float) -> str:
+def sentence(others: float, stolen: float) -> str:
     """In words, if it is much; else ""."""
     if others + stolen < MUCH:
         return ""

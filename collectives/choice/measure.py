@@ -86,7 +86,7 @@ def measured(
             points.append(Point(name, layout, real, by_algorithm))
     finally:
         comm.runner.retune(before)
-    disturbed = busy.told(*busy.taken(comm, start))
+    disturbed = busy.sentence(*busy.taken(comm, start))
     cores = int(comm.allreduce(numpy.array([usable_cores()]), "min")[0])
     return Tuning(points, cores, reads=rule), disturbed
 

@@ -40,7 +40,7 @@ def newcomer(
         raise
 
 
-def told(join: Any, settings: Config, auth: str, timeout: float) -> Any:
+def notice_of(join: Any, settings: Config, auth: str, timeout: float) -> Any:
     """What the members of a job tell those who may come (`comm.set_notice`)."""
     way = _way(join, settings, auth)
     return notice(Own("", way.key, settings.encrypt, ()), way.addresses(), timeout)

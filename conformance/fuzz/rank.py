@@ -17,7 +17,7 @@ import hocket
 from hocket.conformance.fuzz.calls import Case, Made, WrongError
 from hocket.conformance.fuzz.messages import Exchange
 from hocket.conformance.fuzz.program import program
-from hocket.conformance.fuzz.rounds import Calls, Drop, Make, Messages, Round, Settle, told
+from hocket.conformance.fuzz.rounds import Calls, Drop, Make, Messages, Round, Settle, as_text
 from hocket.conformance.jobs.trial import listen, say
 
 UNDER_WAY = 12
@@ -49,7 +49,7 @@ class Rank:
 
     def run(self, rounds: int) -> None:
         for number, each in enumerate(program(self.seed, self.comms[0].size, rounds, self.transport)):
-            self.number, self.doing = number, told(each)
+            self.number, self.doing = number, as_text(each)
             self._round(each)
             while len(self.pending) > UNDER_WAY:
                 self._settle(self.pending, self.own.randrange(1, UNDER_WAY))

@@ -103,15 +103,15 @@ class Settle:
 Round = Calls | Messages | Make | Drop | Settle
 
 
-def told(each: object) -> str:
+def as_text(each: object) -> str:
     """A round, or a part of it, in short: fields that hold nothing are left out."""
     if isinstance(each, tuple):
-        return f"({', '.join(map(told, each))}{',' if len(each) == 1 else ''})"
+        return f"({', '.join(map(as_text, each))}{',' if len(each) == 1 else ''})"
     if not is_dataclass(each):
         return repr(each)
     values = {field.name: getattr(each, field.name) for field in fields(each)}
     shown = {name: value for name, value in values.items() if value not in (None, (), False) and any_of(value)}
-    return f"{type(each).__name__}({', '.join(f'{name}={told(value)}' for name, value in shown.items())})"
+    return f"{type(each).__name__}({', '.join(f'{name}={as_text(value)}' for name, value in shown.items())})"
 
 
 def any_of(value: object) -> bool:

@@ -27,7 +27,7 @@ def judge(lines: Lines, deeds: Deeds) -> list[str]:
     """What is wrong."""
     return [
         *crashes(lines), *two_parts(lines), *wrong_bits(lines), *wrong_sums(lines), *left_out(lines, deeds),
-        *named(lines, deeds), *kept(lines),
+        *wrongly_accused(lines, deeds), *kept(lines),
     ]  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def lost(line: dict[str, Any]) -> dict[int, str]:
     return {int(p): how for p, how in line.get("seen", {}).get("lost", {}).items()}
 
 
-def named(lines: Lines, deeds: Deeds) -> list[str]:
+def wrongly_accused(lines: Lines, deeds: Deeds) -> list[str]:
     """Who is called dead has ended; who is called unreachable or excluded was silent, or has ended."""
     ended = deeds.killed.keys() | {p for p, said in lines.items() if any("fenced" in line for line in said)}
     wrong = []

@@ -68,10 +68,10 @@ class StallInspector:
                 self._warned[negotiator, name] = since
                 by_ranks.setdefault(self._missing(negotiator, name), []).append(name)
         for ranks, names in by_ranks.items():
-            where = comm.whereabouts(listed(names), max(ages[name] for name in names), ranks)
+            where = comm.whereabouts(some_of(names), max(ages[name] for name in names), ranks)
             log.warning(
                 "some ranks %shave waited for others for more than %g s: check that all ranks run the same steps.\n"
-                "  %s not submitted: %s%s", of, self._check, have(ranks), listed(names), where)
+                "  %s not submitted: %s%s", of, self._check, have(ranks), some_of(names), where)
         dead = [name for name, age in ages.items() if self._shutdown and age > self._shutdown]
         for name in dead:
             missing = ", ".join(map(str, self._missing(negotiator, name)))
@@ -90,7 +90,7 @@ def have(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks))} have" if len(ranks) > 1 else f"rank {', '.join(map(str, ranks))} has"
 
 
-def listed(names: list[str]) -> str:
+def some_of(names: list[str]) -> str:
     """Some of the names, and how many there are."""
     more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
     return ", ".join(names[:MANY]) + more

@@ -42,7 +42,7 @@ def notice(join: str | Store, timeout: float = 10.0) -> Any:
 
     `join`: as `hocket.init` has it.  Raises AuthError (another secret), TransportError (nobody is there).
     """
-    return joining.told(join, config(), "secret", seconds(timeout, "timeout"))
+    return joining.notice_of(join, config(), "secret", seconds(timeout, "timeout"))
 
 
 def join(rank: int, size: int, store: Store, host: str, timeout: float | None = None, **options: Any) -> Communicator:

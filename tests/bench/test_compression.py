@@ -28,7 +28,7 @@ def test_two_encodings_whatever_the_ranks() -> None:
 def test_what_is_rounded_at_random(name: str) -> None:
     """Unbiased, and as far from the mean as the definitions say."""
     law = statistics.LAWS[name]
-    row = statistics.found(law, 3000)
+    row = statistics.measured(law, 3000)
     assert row.bias < 5 and row.variance == pytest.approx(row.exact, rel=0.05)
     assert row.exact < law.bound and row.filled <= law.most and row.elias <= law.elias
 

@@ -52,7 +52,7 @@ def test_what_late_workers_cost_is_predicted() -> None:
 
 
 def test_a_model_is_pushed_and_pulled_beside_others() -> None:
-    names = exchange.there(between_hosts=False)
+    names = exchange.installed(between_hosts=False)
     rows = list(exchange.asked(nbytes=1 << 16, rounds=2, names=names))
     assert [row["what"] for row in rows] == [*names, exchange.MPI_ROW]
     assert {"ZMQ", "gRPC, encoded", "hocket, a server, shm"} <= set(names)

@@ -55,25 +55,25 @@ def broadcast_optimizer_state(
         raise ArgumentError("hvd.broadcast_optimizer_state: the state of torch.optim.LBFGS cannot be broadcast")
     tensors: list[Tensor] = []
 
-    def told(value: Any) -> Any:
+    def outlined(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return _pickled_text(value)
         tensors.append(value.detach())
         return [str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
 
-    def made(told: Any) -> Any:
-        if isinstance(told, str):
-            return _unpickled_text(told)
-        dtype, shape, kind = told
+    def allocated(outline: Any) -> Any:
+        if isinstance(outline, str):
+            return _unpickled_text(outline)
+        dtype, shape, kind = outline
         device = f"cuda:{torch.cuda.current_device()}" if kind == "cuda" else kind
         tensors.append(torch.empty(shape, dtype=getattr(torch, dtype), device=device))
         return tensors[-1]
 
     mine, state = rank() == root_rank, optimizer.state_dict()
     bare = {**state, "state": _bare(state["state"])}
-    frame = _broadcast_text(plain.text(bare, told) if mine else "", root_rank, "optimizer_state", process_set)
+    frame = _broadcast_text(plain.text(bare, outlined) if mine else "", root_rank, "optimizer_state", process_set)
     if not mine:
-        state = plain.value(frame, made)
+        state = plain.value(frame, allocated)
     named = [(f"optimizer_state.{i}", each) for i, each in enumerate(tensors)]
     broadcast_parameters(named, root_rank, process_set)
     if not mine:
@@ -98,8 +98,8 @@ def broadcast_values(
 ) -> Any:
     """As broadcast_object, but only what JSON lacks is pickled (`hocket.horovod.plain`)."""
     mine = rank() == root_rank
-    told = _broadcast_text(plain.text(values, _pickled_text) if mine else "", root_rank, name, process_set)
-    return values if mine else plain.value(told, _unpickled_text)
+    text = _broadcast_text(plain.text(values, _pickled_text) if mine else "", root_rank, name, process_set)
+    return values if mine else plain.value(text, _unpickled_text)
 
 
 def broadcast_object(
@@ -146,8 +146,8 @@ def _pickled_text(obj: Any) -> str:
     return base64.b64encode(_pickled(obj).numpy().tobytes()).decode()
 
 
-def _unpickled_text(told: str) -> Any:
-    return _unpickled(_tensor(base64.b64decode(told)))
+def _unpickled_text(text: str) -> Any:
+    return _unpickled(_tensor(base64.b64decode(text)))
 
 
 def _allowed() -> None:

@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 Groups = list[list[Tensor]]
 
 
-def named(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] | None) -> dict[Tensor, str]:
+def names_of(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] | None) -> dict[Tensor, str]:
     """The optimizer's parameters with their names, which all ranks must give alike.  ValueError if some have none."""
     groups = optimizer.param_groups
     if named_parameters is None:

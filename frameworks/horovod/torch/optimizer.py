@@ -153,7 +153,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         raise ArgumentError("backward_passes_per_step must be 1 or more")
     if num_groups:
         warnings.warn("num_groups is Horovod's old name of groups", DeprecationWarning, stacklevel=2)
-    names = gradients.named(optimizer, named_parameters)
+    names = gradients.names_of(optimizer, named_parameters)
     if op == Adasum and size() > 1:
         if process_set is not global_process_set:
             raise NotImplementedError("DistributedOptimizer with op Adasum takes all ranks, no process set")

@@ -82,7 +82,7 @@ def test_a_busy_machine_is_told_of(capfd: pytest.CaptureFixture[str]) -> None:
     assert 0 < others <= 1 and 0 <= stolen <= 1
     quiet = busy.Look(0.0, 10.0, 0.0, 0.0)
     assert busy.look().used > quiet.used > 0
-    assert busy.told(0.05, 0.0) == "" and "50% of its cores, the hypervisor 3%" in busy.told(0.5, 0.03)
+    assert busy.sentence(0.05, 0.0) == "" and "50% of its cores, the hypervisor 3%" in busy.sentence(0.5, 0.03)
 
 
 def test_our_own_computing_is_not_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
