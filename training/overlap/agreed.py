@@ -157,8 +157,10 @@ class Agreed:
             return [_timing(tensor) for tensor in self._tensors.values()]
 
     def state(self) -> list[Any]:
-        """What this rank's compressor owes."""
-        return [*self._loaded] if self._compressor is None else [self._compressor.state_dict()]
+        """What this rank's compressor owes, when the last step has ended."""
+        with self._lock:
+            self._settle()
+            return [*self._loaded] if self._compressor is None else [self._compressor.state_dict()]
 
     def load(self, states: list[Any]) -> None:
         """Go on from `state`; before `seal`, too."""

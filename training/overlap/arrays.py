@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import kind
+from hocket.errors import ArgumentError
 from hocket.training.overlap.rows import Tensor
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -43,7 +44,9 @@ def empty(like: Any, count: int) -> Any:
 def zeros(dtype: str, count: int, like: Any = None) -> Any:
     """Zeros of this dtype, as NumPy's, or as those of `like`."""
     if like is None and dtype == "bfloat16":  # which NumPy has not; some other rank has a tensor of it
-        torch: Any = sys.modules["torch"]
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            raise ArgumentError("another rank averages a tensor of bfloat16, which NumPy has not: import torch here")
         like = torch.empty(0, dtype=torch.bfloat16)
     made = np.empty(count, dtype) if like is None else empty(like, count)
     made[...] = 0

@@ -39,6 +39,12 @@ class Carrier:
         bucket = Bucket.of(host(x), shapes, names)
         return Threaded(self._thread.submit(self.compressor.allreduce_all, bucket))
 
+    def state(self) -> Any:
+        """What its compressor owes, when what was begun before has ended."""
+        assert self.compressor is not None
+        read = self.compressor.state_dict
+        return read() if self._thread is None else self._thread.submit(read).result()
+
     def close(self) -> None:
         """End the lane; all its ranks together."""
         if self._thread is not None:

@@ -201,7 +201,8 @@ class Declared:
         with self._lock:
             if not self._carriers:
                 return [*(self._loaded or ())]
-            return [carrier.compressor.state_dict() for carrier in self._carriers if carrier.compressor is not None]
+            carriers = [carrier for carrier in self._carriers if carrier.compressor is not None]
+        return [carrier.state() for carrier in carriers]  # others may go on meanwhile
 
     def load(self, states: list[Any]) -> None:
         """Go on from `state`; before `seal`, too."""

@@ -202,3 +202,26 @@ for step in range(3):
     with jobs.Job(2, source) as job:
         ends = job.wait(40)
     assert [(end.code, end.err) for end in ends] == [(0, ""), (0, "")], ends
+
+
+def test_a_dtype_that_numpy_has_not_is_named() -> None:
+    """A rank without torch takes part in a tensor of bfloat16 that another rank has."""
+    source = """
+import numpy as np
+import hocket
+from hocket.training import Scheduler
+comm = hocket.init()
+s = Scheduler(comm, order="agreed")
+if comm.rank == 0:
+    import torch
+    s.ready("a", torch.ones(4, dtype=torch.bfloat16))
+try:
+    s.step()
+    s.ready("b", np.ones(1, np.float32))
+    s.wait("b")
+except hocket.Error as error:
+    print(error)
+"""
+    with jobs.Job(2, source, env={"PYTHONHASHSEED": "0"}) as job:  # a warm rank would have torch
+        ends = job.wait(60)
+    assert "bfloat16, which NumPy has not: import torch here" in ends[1].out and "bfloat16" in ends[0].out, ends

@@ -119,6 +119,24 @@ def with_compressors(comm: Communicator) -> None:
         assert s.state_dict()["compressors"] == kept, "what was loaded is not lost before the first step"
 
 
+def states_of_whole_steps(comm: Communicator) -> None:
+    """A state has what is under way, if it is read before the averages were waited for."""
+    for order in ("priority", "agreed"):
+        s = Scheduler(comm, order=order, compressor="topk:0.001")
+        grads = {str(i): np.random.default_rng(i).normal(size=300_000).astype("f") for i in range(4)}
+        for name, grad in grads.items() if order == "priority" else ():
+            s.declare(name, grad)
+        for name, grad in grads.items():
+            s.ready(name, grad)
+        s.step()
+        early = s.state_dict()
+        for name in grads:
+            s.wait(name)
+        assert str(early) == str(s.state_dict()), order
+        assert sum(len(each["entries"]) for each in early["compressors"]) == len(grads)
+        s.close()
+
+
 def with_matrices(comm: Communicator) -> None:
     """A compressor gets tensors whole and in their shapes, whatever travels together, and so do methods of matrices."""
     shapes = {"wide": (40, 60), "row": (7,), "deep": (30, 5, 4)}
@@ -160,7 +178,8 @@ def with_nothing_lost(comm: Communicator) -> None:
 
 
 def test_dtypes_and_codecs() -> None:
-    spread([other_dtypes, with_codecs, with_compressors, with_matrices, with_nothing_lost], 2, "tcp")
+    programs = [other_dtypes, with_codecs, with_compressors, states_of_whole_steps, with_matrices, with_nothing_lost]
+    spread(programs, 2, "tcp")
 
 
 # ---------------------------------------------------------------------------------------- late, and left out

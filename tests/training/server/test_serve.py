@@ -47,6 +47,18 @@ def test_pushes_are_added_up(size: int, transport: str) -> None:
     spread(adds_and_reads, size, transport)
 
 
+def of_no_axis(comm: Communicator) -> None:
+    """A table of one number is pushed and pulled as an array of shape ()."""
+    server = serve(comm, {"n": Range(())}, on=range(comm.size), clock="async", works=True)
+    with server, Client(server) as client:
+        assert client.push_pull("n", np.float32(2.5)).shape == ()
+        client.push("n", 1.5)
+        client.push("n", np.array(1.0, np.float32))
+        comm.barrier()
+        assert client.pull("n") == 5.0 * comm.size
+        comm.barrier()
+
+
 def in_one_process(comm: Communicator) -> None:
     """Every rank serves a part, and works."""
     server = serve(comm, tables(), on=range(comm.size), clock="async", works=True)
@@ -62,7 +74,7 @@ def in_one_process(comm: Communicator) -> None:
 
 
 def test_ranks_that_serve_and_work() -> None:
-    spread(in_one_process, 3, "threads")
+    spread([in_one_process, of_no_axis], 3, "threads")
 
 
 def refuses(comm: Communicator) -> None:

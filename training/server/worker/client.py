@@ -184,7 +184,7 @@ class Client:
         return number, self.layout.tables[number]
 
     def _checked(self, table: Table, name: str, values: Any, rows: Any) -> Array:
-        array = np.ascontiguousarray(values, dtype=table.dtype)
+        array = np.asarray(values, dtype=table.dtype, order="C")
         shape = (len(as_keys(rows)), table.width) if isinstance(table, Rows) else table.shape
         if array.shape != shape:
             raise ArgumentError(f"{self.who}: table {name!r} takes values of shape {shape}, got {array.shape}")
