@@ -46,7 +46,7 @@ def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {cells[1].strip(): [cell.strip() for cell in cells] for cells in (line.split("|") for line in out[3:])}
     assert set(rows) == {"hierarchical", "ring"}
     for name, share in (("hierarchical", 1.0), ("ring", 1.5)):
-        assert rows[name][2] == "262144" and rows[name][7] == f"{share:.3f}"
+        assert rows[name][2] == "262144" and share <= float(rows[name][7]) < share * 1.05
         for sent in rows[name][6].split(", "):
             assert share * 0.95 < float(sent) < share * 1.3, "the bytes that the schedule says, and headers"
     assert ours(os.getpid()) == []

@@ -71,12 +71,12 @@ def test_a_recv_that_is_taken_back_is_no_call() -> None:
     def run(comm: hocket.Communicator) -> list[tuple[int, int, bool]]:
         for _ in range(3):
             work = comm.recv(np.zeros(5), comm.rank, async_op=True)
-            time.sleep(0.02)
+            time.sleep(0.1)
             assert not work.done() and work.cancel()
         work = comm.recv(np.zeros(5), comm.rank, async_op=True)
         comm.send(np.zeros(5), comm.rank)
         work.wait()
-        return [(s.calls, s.bytes, s.waited < 0.02) for s in comm.stats() if s.collective == "recv"]
+        return [(s.calls, s.bytes, s.waited < 0.3) for s in comm.stats() if s.collective == "recv"]
 
     assert hocket.local_world(1).run(run)[0] == [(1, 40, True)]
 
