@@ -23,6 +23,7 @@ def test_goodput_is_what_steps_would_take() -> None:
     assert churn.Outcome(80, 0.1, 10.0, 1, 1, []).goodput == pytest.approx(0.8)
 
 
+@pytest.mark.more
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(refusal() is not None, reason=str(refusal()))
 def test_a_site_is_lost_and_found_and_one_is_late() -> None:

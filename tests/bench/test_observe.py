@@ -22,6 +22,7 @@ def test_a_trace_is_merged_written_and_read(capsys: pytest.CaptureFixture[str]) 
     assert rows["merge"] + rows["write"] < 4 * 15 * 200_000 / 8_000_000, rows
 
 
+@pytest.mark.more
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_a_replay_predicts_a_run_over_a_faster_cable(capsys: pytest.CaptureFixture[str]) -> None:
     """Within a tenth on a quiet machine; here with twice the room, and again where other tests had the cores."""

@@ -34,6 +34,7 @@ def test_embeddings_beside_dense_layers_between_hosts() -> None:
     assert " of 0." in mixed.report(rows, sizes)[-1]
 
 
+@pytest.mark.more
 def test_stragglers() -> None:
     rows = stragglers.asked(steps=6, unit=0.02, workers=3, clocks="bsp,async")
     assert [(row["machines"], row["clock"]) for row in rows] == [
@@ -75,6 +76,7 @@ def test_a_tensor_as_protobuf() -> None:
         assert exchange._decoded(exchange._encoded(data[: 4 * count])) == data[: 4 * count]
 
 
+@pytest.mark.more
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_places_of_servers() -> None:
     with hosts("1gbit") as names:

@@ -23,6 +23,7 @@ def test_it_learns_what_one_rank_learns() -> None:
     assert losses(cut) == pytest.approx(alone, abs=1e-8)
 
 
+@pytest.mark.more
 def test_sites_and_a_trace_of_all_of_it(tmp_path: Path) -> None:
     """Two meshes of four ranks that average now and then, a scheduler of gradients, dropped tokens, and the report."""
     trace = tmp_path / "run.json"

@@ -35,7 +35,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(command, check=True, timeout=400)
     (wheel,) = folder.glob("*.whl")
     site = folder / "site"
-    subprocess.run([*PIP, "install", *OFFLINE, "--no-compile", "--target", str(site), str(wheel)], check=True, timeout=60)
+    command = [*PIP, "install", *OFFLINE, "--no-compile", "--target", str(site), str(wheel)]
+    subprocess.run(command, check=True, timeout=60)
     shutil.copytree(ROOT / "tests" / "plugins" / "hocket_fifos", folder / "plugin")
     command = [*PIP, "install", *OFFLINE, "--target", str(site), str(folder / "plugin")]
     subprocess.run(command, check=True, timeout=100, env={**os.environ, "PYTHONPATH": str(site)})

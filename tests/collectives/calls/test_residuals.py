@@ -286,7 +286,8 @@ CHECKS: tuple[Program, ...] = (
 @pytest.mark.parametrize(
     ("size", "transport"),
     [
-        (1, "threads"), (2, "shm"), (3, "tcp"), (5, "threads"), pytest.param(4, "shm", marks=pytest.mark.more),
+        (1, "threads"), (2, "shm"), (3, "tcp"), pytest.param(5, "threads", marks=pytest.mark.more),
+        pytest.param(4, "shm", marks=pytest.mark.more),
         pytest.param(2, "reference", marks=pytest.mark.more),
     ],
 )  # fmt: skip

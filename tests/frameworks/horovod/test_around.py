@@ -280,6 +280,7 @@ assert len(list(hvd.elastic.ElasticSampler(range(3)))) == 2
     jobs.run(2, source, 40)
 
 
+@pytest.mark.more
 def test_the_example_learns() -> None:
     run = [*RUN, "-n", "2", "--", sys.executable, str(ROOT / "examples" / "frameworks" / "horovod_digits.py")]
     ended = subprocess.run(run, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL,

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from support import torch_ranks
 from support.torch_ranks import facts
 from support.worlds import PATH
@@ -77,6 +79,7 @@ dist.destroy_process_group()
     assert "hocket.torch.use(comm)" in said["text"] and (said["backend"], said["generation"]) == ("hocket", 1)
 
 
+@pytest.mark.more
 def test_the_example_goes_on_when_a_rank_is_killed() -> None:
     """The others from the step at which it died; a newcomer comes in its place; all end with the same bits."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")} | {"PYTHONPATH": PATH}

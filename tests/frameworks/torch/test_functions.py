@@ -208,6 +208,7 @@ def test_laws_on_two_ranks() -> None:
     spread(PROGRAMS, 2, "shm")
 
 
+@pytest.mark.more
 def test_laws_on_three_ranks() -> None:
     spread((gradients_are_right, gradients_have_gradients, what_counts_once, messages), 3, "tcp")
 

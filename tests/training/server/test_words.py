@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "words.py"
 
 
+@pytest.mark.more
 def test_words_that_are_alike_come_near() -> None:
     """By chance a word is at place 750 beside another one of 1,500."""
     command = [sys.executable, "-m", "hocket", "run", "-n", "2", "--no-prefix", "--", sys.executable, str(EXAMPLE)]
