@@ -34,7 +34,7 @@ def part(count: int, comm: Any, what: str) -> slice:
 
 
 class Layer:
-    """x of (rows, inputs) times a weight of (inputs, outputs), plus a bias.
+    """x of (rows, ..., inputs) times a weight of (inputs, outputs), plus a bias.
 
     `weight`, `bias`: of the whole layer, alike on all ranks; the rank keeps its part in `parameters`, by name.
     `backward` adds up `gradients`: of this rank's part, of all rows; `clear` makes them zeros.  `comm`: a communicator
@@ -56,6 +56,8 @@ class Layer:
         whole = [weight] if bias is None else [weight, bias]
         if not all(isinstance(array, np.ndarray) and array.ndim == n for array, n in zip(whole, (2, 1), strict=False)):
             raise ArgumentError("weight must be an array of (inputs, outputs), bias one of (outputs,), or None")
+        if bias is not None and len(bias) != weight.shape[1]:
+            raise ArgumentError(f"bias has {len(bias)} numbers, the weight {weight.shape[1]} outputs")
         self.parameters = self._cut(weight, bias)
         return {"shapes": [list(array.shape) for array in whole], "sequence": self.sequence}
 
@@ -68,9 +70,10 @@ class Layer:
 
     def _back(self, dy: Array, x: Array) -> Array:
         """From the gradient of `_times(x)` to that of x; the weight's is added up."""
-        self.gradients["weight"] += x.T @ dy
+        rows = dy.reshape(-1, dy.shape[-1])
+        self.gradients["weight"] += x.reshape(-1, x.shape[-1]).T @ rows
         if "bias" in self.parameters:
-            self.gradients["bias"] += dy.sum(0)
+            self.gradients["bias"] += rows.sum(0)
         return np.ascontiguousarray(dy @ self.parameters["weight"].T)
 
     def _joined(self, x: Array) -> Array:
@@ -93,7 +96,7 @@ class ColumnParallel(Layer):
         return _kept(weight[:, mine], None if bias is None else bias[mine])
 
     def forward(self, x: Array) -> tuple[Array, Array]:
-        """(rows, inputs) to (rows, outputs / p); of `sequence` x is this rank's rows, and y has all.  And all of x."""
+        """(rows, ..., inputs) to (rows, ..., outputs / p), and all of x; of `sequence` x is this rank's rows."""
         x = self._joined(x)
         return self._times(x) + self.parameters.get("bias", 0), x
 
@@ -109,7 +112,7 @@ class RowParallel(Layer):
         return _kept(weight[part(weight.shape[0], self.comm, "inputs")], bias)
 
     def forward(self, x: Array) -> tuple[Array, Array]:
-        """(rows, inputs / p) to (rows, outputs); of `sequence` x has all rows, and y this rank's.  And x."""
+        """(rows, ..., inputs / p) to (rows, ..., outputs); of `sequence` x has all rows, and y this rank's.  And x."""
         return self._summed(self._times(x)) + self.parameters.get("bias", 0), x
 
     def backward(self, dy: Array, kept: Array) -> Array:

@@ -32,10 +32,11 @@ class Stage:
         return y.detach().numpy(), (given, y)
 
     def backward(self, dy: Any, kept: tuple[Tensor, Tensor]) -> Any:
-        """The gradient of x as an array; zeros where x was of whole numbers."""
+        """The gradient of x as an array; zeros where x was of whole numbers, or not needed."""
         given, y = kept
-        torch.autograd.backward(y, torch.as_tensor(dy))
-        return (torch.zeros(given.shape) if given.grad is None else given.grad).numpy()
+        if y.requires_grad:  # a frozen embedding's does not
+            torch.autograd.backward(y, torch.as_tensor(dy))
+        return (torch.zeros_like(given) if given.grad is None else given.grad).numpy()
 
 
 def loss(function: Callable[[Tensor, Tensor], Tensor], targets: Sequence[Tensor]) -> Callable[[Any, int], Any]:

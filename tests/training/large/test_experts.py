@@ -115,12 +115,36 @@ def wrong(comm: Any) -> None:
     gates = np.ones((3, 1 if last else layer.count))
     with pytest.raises(ArgumentError, match=rf"gates have shape \(3, 1\), .* \(on rank {comm.size - 1}\)"):
         layer.forward(np.ones((3, WIDTH)), gates)
-    assert layer.forward(np.ones((3, WIDTH)), np.ones((3, layer.count)))[0].shape == (3, WIDTH)
+    gates = np.ones((3, layer.count))
+    with pytest.raises(ArgumentError, match=rf"x must be .*; got int64\(3, 5\) \(on rank {comm.size - 1}\)"):
+        layer.forward(np.ones((3, WIDTH), int if last else float), gates)
+    assert layer.forward(np.ones((3, WIDTH)), gates)[0].shape == (3, WIDTH)
+    with pytest.raises(ArgumentError, match=r"expert 0's forward was given rows .*, 5\), and returned \(.*, 1\)"):
+        Experts(comm, [Thin(0)] * EACH).forward(np.ones((3, WIDTH)), gates)
+
+
+class Thin(Linear):
+    """Returns one number for each row."""
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        return x[:, :1], x
+
+
+def masked_tokens(comm: Any) -> None:
+    """A token whose gates are all 0 counts nothing, and spoils no gradient."""
+    mine = [Linear(comm.rank * EACH + i) for i in range(EACH)]
+    layer = Experts(comm, mine, top=2, capacity=None)
+    x, gates, dy = inputs(comm.rank, layer.count, 0.0)
+    gates[3] = 0
+    y, kept = layer.forward(x, gates)
+    dx, dgates = layer.backward(dy, kept)
+    assert not y[3].any() and not dx[3].any() and y[2].any()
+    assert all(np.isfinite(each).all() for each in (dgates, *(expert.gradient for expert in mine)))
 
 
 @pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (4, "shm")])
 def test_experts(size: int, transport: str) -> None:
-    spread((as_one_process, rows_that_travel, wrong), size, transport)
+    spread((as_one_process, rows_that_travel, masked_tokens, wrong), size, transport)
 
 
 class Hosts:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
+from hocket.torch.training import pipeline as of_torch
 from hocket.training import Pipeline
 from hocket.training.large.pipeline.cut import cut, timed
 from hocket.training.large.pipeline.orders import BACKWARD, ORDERS
@@ -185,9 +187,10 @@ def wrong(comm: Any) -> None:
         (ArgumentError, 'update= goes with schedule="pipedream"', {"schedule": "pipedream"}),
         (ArgumentError, "must have parameters", {"schedule": "pipedream", "update": print}),
         (MismatchError, "different micro: 4 on rank 0", {"micro": 5 if last else 4}),
+        (ArgumentError, "like must be a NumPy array", {"like": torch.empty(2, 2)}),
     ):
         with pytest.raises(kind, match=text):
-            Pipeline(Linear(), comm, like, **more)
+            Pipeline(Linear(), comm, **{"like": like, **more})
     for stages, kind, text in (
         (None if last else Tanh(0), ArgumentError, rf"stage=None must have forward.* \(on rank {comm.size - 1}\)"),
         ([Tanh(0)] * 2, ArgumentError, "2 stages on this rank"),
@@ -199,6 +202,8 @@ def wrong(comm: Any) -> None:
     pipe = Pipeline(Tanh(0), comm, like, micro=3)
     with pytest.raises(ArgumentError, match=r"4 rows cannot be cut into 3 micro-batches \(on rank 0\)"):
         pipe.step(np.ones((4, 2), np.float32), loss_of(np.ones((3, 2)), 3))
+    with pytest.raises(ArgumentError, match=r"a float32 without rows cannot be cut into 3 micro-batches \(on rank 0\)"):
+        pipe.step(np.float32(3), loss_of(np.ones((3, 2)), 3))  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=rf"the last stage needs loss= \(on rank {comm.size - 1}\)"):
         pipe.step(np.ones((3, 2), np.float32))
 
@@ -272,6 +277,26 @@ def test_a_lost_stage_is_named() -> None:
         return found.value.ranks
 
     assert hocket.local_world(3).run(program) == [(1,), None, (1,)]
+
+
+def test_a_frozen_embedding_is_a_stage_of_torch() -> None:
+    """Its rows need no gradient."""
+    ids, wanted = torch.tensor([1, 2, 3, 4]), torch.zeros(4, 2)
+
+    def program(comm: hocket.Communicator) -> Any:
+        rows = torch.arange(20.0).reshape(5, 4)
+        linear = torch.nn.utils.skip_init(torch.nn.Linear, 4, 2)
+        with torch.no_grad():
+            linear.weight.fill_(0.5)
+            linear.bias.zero_()
+        module = linear if comm.rank else torch.nn.Embedding.from_pretrained(rows)
+        pipe = Pipeline(of_torch.Stage(module), comm, np.empty((2, 4), np.float32), micro=2)
+        pipe.step(ids.numpy() if pipe.first else None, of_torch.loss(torch.nn.functional.mse_loss, wanted.chunk(2)))
+        y = torch.nn.functional.linear(rows[ids], weight := torch.full((2, 4), 0.5).requires_grad_())
+        sum(torch.nn.functional.mse_loss(*each) for each in zip(y.chunk(2), wanted.chunk(2), strict=True)).backward()
+        return comm.rank == 0 or torch.equal(linear.weight.grad, weight.grad)
+
+    assert hocket.local_world(2).run(program) == [True, True]
 
 
 def test_a_cut_is_the_best_one() -> None:

@@ -120,6 +120,26 @@ def a_torch_model_in_shards(comm: Any) -> None:
             torch.testing.assert_close(p, wanted, rtol=1e-5, atol=1e-5)
 
 
+def more_axes_are_more_rows(comm: Any) -> None:
+    """x of (batch, length, width) has the results of the same rows in two axes."""
+    dice = np.random.default_rng(3)
+    w1, b1, w2, b2 = (dice.normal(size=shape) for shape in ((WIDTH, HIDDEN), HIDDEN, (HIDDEN, WIDTH), WIDTH))
+    x, dy = dice.normal(size=(2, 6, 4, WIDTH))
+    for sequence in (False, True):
+        own = slice(comm.rank * 6 // comm.size, (comm.rank + 1) * 6 // comm.size) if sequence else slice(6)
+        found = []
+        for shape in ((-1, 4, WIDTH), (-1, WIDTH)):
+            first = ColumnParallel(w1, b1, comm, sequence=sequence)
+            second = RowParallel(w2, b2, comm, sequence=sequence)
+            hidden, kept = first.forward(x[own].reshape(shape))
+            y, kept_too = second.forward(hidden)
+            dx = first.backward(second.backward(dy[own].reshape(shape), kept_too), kept)
+            grads = [*first.gradients.values(), *second.gradients.values()]
+            found.append([y.reshape(-1, WIDTH), dx.reshape(-1, WIDTH), *grads])
+        for three, two in zip(*found, strict=True):
+            np.testing.assert_allclose(three, two, rtol=1e-9, atol=1e-9)
+
+
 def factors_make_the_dense_gradient(comm: Any) -> None:
     dice = np.random.default_rng(comm.rank)
     u, v = (dice.normal(size=(5, n)).astype(np.float32) for n in (40, 30))
@@ -143,6 +163,8 @@ def wrong(comm: Any) -> None:
         ColumnParallel(np.ones((6 + last, comm.size), np.float32), None, comm)
     with pytest.raises(ArgumentError, match=rf"weight must be an array .* \(on rank {comm.size - 1}\)"):
         RowParallel(None if last else np.ones((comm.size, 2), np.float32), None, comm)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="bias has 1 numbers, the weight 3 outputs"):
+        RowParallel(np.ones((comm.size, 3), np.float32), np.ones(1, np.float32), comm)
     with pytest.raises(ArgumentError, match="in_features=5 does not divide"):
         of_torch.RowParallel(nn.Linear(5, 2), comm)
     with pytest.raises(ArgumentError, match="rows=1 does not divide"):
@@ -150,7 +172,8 @@ def wrong(comm: Any) -> None:
 
 
 PROGRAMS = (
-    in_numpy, in_torch, a_torch_model_in_shards, bytes_are_the_same_either_way, factors_make_the_dense_gradient, wrong,
+    in_numpy, in_torch, more_axes_are_more_rows, a_torch_model_in_shards, bytes_are_the_same_either_way,
+    factors_make_the_dense_gradient, wrong,
 )  # fmt: skip
 
 

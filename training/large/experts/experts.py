@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.arguments import whole
+from hocket.arguments import kind, whole
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
@@ -70,7 +70,7 @@ class Experts:
         """x of (tokens, d), gates of (tokens, experts), not negative: the sum of the chosen experts' results, each
         times its gate (of top 2: its part of both).  A token that is left out gets zeros.
 
-        Ranks may have different numbers of tokens.  ArgumentError, on all ranks, if gates have another shape on one.
+        Ranks may have different numbers of tokens.  ArgumentError, on all ranks, if x or gates are wrong on one.
         """
         routed, sent = self._routed(x, gates)
         one = [1] * self.comm.size
@@ -83,7 +83,8 @@ class Experts:
         here, results = [], np.empty_like(arrived)
         for number, expert in enumerate(self.experts):
             mine = np.flatnonzero(of == number)
-            results[mine], kept = expert.forward(arrived[mine])
+            made, kept = expert.forward(arrived[mine])
+            results[mine] = _rows(made, arrived[mine], f"expert {number}'s forward")
             here.append((mine, kept))
         rows = self.exchange(results, *reversed(counts))
         y = np.zeros_like(x)
@@ -96,8 +97,9 @@ class Experts:
         routed = kept.route
         arrived = self.exchange(np.ascontiguousarray(routed.weights[:, None] * dy[routed.tokens]), *kept.counts)
         gradients = np.empty_like(arrived)
-        for expert, (mine, needed) in zip(self.experts, kept.here, strict=True):
-            gradients[mine] = expert.backward(arrived[mine], needed)
+        for number, (expert, (mine, needed)) in enumerate(zip(self.experts, kept.here, strict=True)):
+            made = expert.backward(arrived[mine], needed)
+            gradients[mine] = _rows(made, arrived[mine], f"expert {number}'s backward")
         dx = np.zeros_like(dy)
         np.add.at(dx, routed.tokens, self.exchange(gradients, *reversed(kept.counts)))
         return dx, gradient(routed, (dy[routed.tokens] * kept.rows).sum(1), kept.shape)
@@ -112,6 +114,17 @@ class Experts:
         return routed, np.bincount(routed.experts, minlength=self.count).reshape(self.comm.size, -1)
 
     def _shape(self, x: Array, gates: Array) -> dict[str, Any]:
-        if np.shape(gates) != (len(x), self.count):
-            raise ArgumentError(f"gates have shape {np.shape(gates)}, not {(len(x), self.count)}: tokens, experts")
+        for name, array in (("x", x), ("gates", gates)):
+            if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fV":
+                got = f"{array.dtype}{array.shape}" if isinstance(array, np.ndarray) else kind(array)
+                raise ArgumentError(f"{name} must be an array of floats, a row for each token; got {got}")
+        if gates.shape != (len(x), self.count):
+            raise ArgumentError(f"gates have shape {gates.shape}, not {(len(x), self.count)}: tokens, experts")
         return {}
+
+
+def _rows(made: Any, given: Array, what: str) -> Any:
+    """What an expert has made of rows: as many, as wide."""
+    if np.shape(made) != given.shape:
+        raise ArgumentError(f"{what} was given rows of shape {given.shape}, and returned {np.shape(made)}: they differ")
+    return made

@@ -42,6 +42,7 @@ def route(gates: Array, top: int, room: int | None) -> Route:
     chosen = np.argsort(-gates, 1, kind="stable")[:, :top]
     weights = np.take_along_axis(gates, chosen, 1)
     total = weights.sum(1, keepdims=True) if top > 1 else np.ones_like(weights)
+    total[total == 0] = 1  # a masked token, whose gates are all 0, counts nothing
     tokens, experts = np.repeat(np.arange(len(gates)), top), chosen.ravel()
     order = np.argsort(experts, kind="stable")
     if room is not None:

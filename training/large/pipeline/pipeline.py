@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.arguments import choices, whole
+from hocket.arguments import choices, kind, whole
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
@@ -85,8 +85,9 @@ class Pipeline:
         if self.comm.rank or len(self.stages) > 1:
             likes = self._likes()
             needed = likes[not self.comm.rank :]
-            if len(likes) != len(self.stages) or not all(hasattr(each, "shape") for each in needed):
-                raise ArgumentError("like must be an array of the shape of a micro-batch's input to this stage")
+            arrays = all(isinstance(getattr(each, "dtype", None), np.dtype) for each in needed)
+            if len(likes) != len(self.stages) or not arrays:
+                raise ArgumentError("like must be a NumPy array of the shape of a micro-batch's input to this stage")
         return {"micro": self.micro, "schedule": self.schedule, "number of stages": len(self.stages)}
 
     def _likes(self) -> list[Any]:
@@ -105,8 +106,9 @@ class Pipeline:
             return self._run(np.split(batch, self.micro) if self.first and batch is not None else [], loss)
 
     def _refusal(self, batch: Array | None, loss: Loss | None) -> str:
-        if self.first and (batch is None or len(batch) % self.micro):
-            rows = "no batch" if batch is None else f"{len(batch)} rows"
+        shape = getattr(batch, "shape", ())
+        if self.first and (not shape or shape[0] % self.micro):
+            rows = f"{shape[0]} rows" if shape else f"{kind(batch)} without rows"
             return f"{rows} cannot be cut into {self.micro} micro-batches"
         return "the last stage needs loss=" if self.last and loss is None else ""
 
