@@ -83,6 +83,7 @@ class ServedEmbedding(torch.nn.Module):
 
 
 def _keys(ids: torch.Tensor) -> Keys:
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise ArgumentError(f"ids must be int64 or int32; got {ids.dtype}")
+    if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
+        got = ids.dtype if isinstance(ids, torch.Tensor) else kind(ids)
+        raise ArgumentError(f"ids must be a tensor of int64 or int32; got {got}")
     return ids.detach().cpu().numpy().astype(np.int64, copy=False)

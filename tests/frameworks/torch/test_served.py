@@ -95,8 +95,10 @@ def refuses(comm: Communicator) -> None:
         embedding = ServedEmbedding(client, "e")
         with pytest.raises(hocket.ArgumentError, match="key 40 is unknown"):
             embedding(torch.tensor([3, ROWS]))
-        with pytest.raises(hocket.ArgumentError, match="ids must be int64"):
+        with pytest.raises(hocket.ArgumentError, match="ids must be a tensor of int64"):
             embedding(torch.tensor([0.5]))
+        with pytest.raises(hocket.ArgumentError, match="ids must be a tensor of int64 or int32; got a list"):
+            embedding([1, 2])
         (embedding(torch.tensor([1])) * float("nan")).sum().backward()
         with pytest.raises(hocket.ArgumentError, match="not finite"):
             embedding.wait()

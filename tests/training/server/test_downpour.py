@@ -44,12 +44,15 @@ def fetches(comm: Communicator) -> None:
     tables = {"w": Range(1, optimizer=SGD(1.0))}
     with serve(comm, tables, on=[0], clock="async", works=True) as server, Client(server) as client:
         worker, seen = Downpour(client, "w", rate=0.0, n_push=1, n_fetch=2), []
+        held = worker.parameters
         for _ in range(7):
             worker.step(np.ones(1))
             seen.append(float(worker.parameters[0]))
         assert seen == [0, 0, 0, -2, -2, -4, -4], seen
         worker.finish()
-        assert worker.parameters[0] == -7
+        assert worker.parameters[0] == -7 and held is worker.parameters, "what a model holds are the parameters"
+        with pytest.raises(hocket.ArgumentError, match=r"the gradient has shape \(\), table 'w' \(1,\)"):
+            worker.step(1.0)
 
 
 def test_what_is_fetched_comes_later() -> None:

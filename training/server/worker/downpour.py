@@ -15,7 +15,7 @@ from hocket.training.server.worker.handles import Handle
 
 
 class Downpour:
-    """A worker's copy of a `Range`, `parameters`, and what it has to push.
+    """A worker's copy of a `Range`, `parameters`, which stays the same array, and what it has to push.
 
     Every `n_push` steps the sum of the gradients since the last push is on its way to the table's optimizer ("sgd",
     "adagrad"); every `n_fetch` steps the table's values are, and they are the worker's `n_fetch` steps later.  In
@@ -54,6 +54,9 @@ class Downpour:
 
     def step(self, gradient: Any) -> None:
         """One step with the gradient at `parameters`.  Raises what `push` and `pull` do."""
+        if np.shape(gradient) != self.parameters.shape:
+            got, shape = np.shape(gradient), self.parameters.shape
+            raise ArgumentError(f"{self._client.who}: the gradient has shape {got}, table {self._name!r} {shape}")
         np.add(self._accrued, gradient, out=self._accrued)
         self.parameters -= self._rate * np.asarray(gradient, self.parameters.dtype)
         self.steps += 1
@@ -63,7 +66,7 @@ class Downpour:
         if self.steps % n_fetch == 0:
             if self._fetch is not None:
                 self._fetch.wait()
-                self.parameters, self._coming = self._coming, self.parameters
+                self.parameters[...] = self._coming  # the same array always: a model may hold it
             self._fetch = self._client.pull(self._name, out=self._coming, async_op=True)
 
     def finish(self) -> None:
