@@ -48,8 +48,13 @@ class Flat:
 
     def taken(self, name: str, array: Any) -> Any:
         """What is kept for an array: memory that `read` and `write` know."""
-        if hasattr(array, "detach") and array.device.type == "cpu":
-            array = array.detach().numpy()
+        if hasattr(array, "detach"):
+            try:
+                array = array.detach().numpy()
+            except (TypeError, RuntimeError):  # it is sparse, or on a GPU, or of a dtype that NumPy has not
+                got = f"{array.dtype}, {array.layout}, on {array.device}"
+                how = "hocket.torch.training.parameters(module) takes dense ones of any"
+                raise ArgumentError(f"parameter {name!r} must be of a dtype of NumPy's; got {got}: {how}") from None
         if not isinstance(array, np.ndarray) or array.dtype.type not in FLOATS or not array.flags.writeable:
             got = f"{array.dtype}{array.shape}" if isinstance(array, np.ndarray) else kind(array)
             raise ArgumentError(f"parameter {name!r} must be a writable array of float16, 32 or 64; got {got}")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hocket.training.outer.outer import Outer
 
 FIELDS = {"kind", "size", "rank", "step", "arrays", "numbers", "owed"}
+NUMBERS = {"steps", "counts", "rounds", "since", "steps_at", "fragments", "flight"}
 
 
 def saved(outer: Outer) -> dict[str, Any]:
@@ -86,19 +87,24 @@ def _check(outer: Outer, states: Sequence[dict[str, Any]]) -> None:
         raise ArgumentError("the states are not of one job and step: give those that all ranks saved together")
     if len(states) not in (1, states[0]["size"]):
         raise ArgumentError(f"{len(states)} states were given of {states[0]['size']} ranks: give one, or all in order")
+    if len(states) > 1 and [one["rank"] for one in states] != [*range(len(states))]:
+        given = [one["rank"] for one in states]
+        raise ArgumentError(f"the states are of ranks {reprlib.repr(given)}: give those of all ranks, in their order")
     if outer.replicated is False and len(states) == 1 and states[0]["size"] != outer.crew.comm.size:
         raise ArgumentError(f"{outer.kind}: each rank has parameters of its own; give the states of all ranks")
     if states[0]["owed"] is not None and len(states) == 1 and states[0]["size"] != outer.crew.comm.size:
         raise ArgumentError(f"the state is of {states[0]['size']} ranks, with residuals: give the states of all")
+    if lacking := sorted(NUMBERS - min((one["numbers"].keys() for one in states), key=len)):
+        raise ArgumentError(f"the state's numbers lack {', '.join(lacking)}: give what state_dict() returned")
     cut, own = states[0]["numbers"]["fragments"], [list(each.names) for each in outer.fragments]
     if cut != own:
         raise ArgumentError(f"the state has fragments {reprlib.repr(cut)}, this loop {reprlib.repr(own)}")
     for what, vector in outer.arrays().items():
         for name, part in _named(outer, vector):
-            stored = states[0]["arrays"].get(f"{what}/{name}")
-            if stored is None or tuple(stored.shape) != part.shape:
-                got = "is missing" if stored is None else f"has shape {tuple(stored.shape)}"
-                raise ArgumentError(f"the state's array {what}/{name} {got}; this loop's has {part.shape}")
+            for stored in (one["arrays"].get(f"{what}/{name}") for one in states):
+                if stored is None or tuple(stored.shape) != part.shape:
+                    got = "is missing" if stored is None else f"has shape {tuple(stored.shape)}"
+                    raise ArgumentError(f"the state's array {what}/{name} {got}; this loop's has {part.shape}")
 
 
 def _named(outer: Outer, vector: Array) -> list[tuple[str, Array]]:

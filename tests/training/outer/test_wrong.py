@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
@@ -49,6 +50,8 @@ ALONE: tuple[tuple[str, Callable[[Any], object]], ...] = (
     ("'topq:0.1' is not a method", lambda c: DiLoCo(c, theta(), send="topq:0.1")),
     ("parameter 'i' must be a writable array of float16, 32 or 64; got int64(3,)",
      lambda c: DiLoCo(c, theta(i=np.arange(3)))),
+    ("'t' must be of a dtype of NumPy's; got torch.bfloat16",
+     lambda c: DiLoCo(c, theta(t=torch.zeros(2, dtype=torch.bfloat16)))),
     ("parameter 'd' is float64 and 'w' is not", lambda c: DiLoCo(c, theta(d=np.ones(3)))),
     ("parameters must be arrays by name", lambda c: DiLoCo(c, {})),
     ("got a list", lambda c: DiLoCo(c, [np.ones(3)])),
