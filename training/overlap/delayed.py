@@ -15,8 +15,13 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import whole
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, MismatchError
+from hocket.training.flat import digest
+from hocket.training.overlap.arrays import described, dtype_of, host, on_host
 from hocket.training.overlap.scheduler import Scheduler
+
+SAME = ("lr", "local_lr", "momentum", "warmup", "the digest of the parameters")
+"""What has to be the same on all ranks."""
 
 
 class Delayed:
@@ -27,9 +32,10 @@ class Delayed:
     x_i = W_t - local_lr * g_i(t), while the average of g(t) travels.  So a gradient is taken at weights that lack the
     others' part of one step: the staleness is 1, and a step takes the longer of computation and communication.
 
-    `parameters`: NumPy arrays by name, in the order of the forward pass, equal on all ranks; they are x_i, and change
-    in place.  `local_lr`: None: `lr`, without momentum.  `warmup`: steps at the beginning that wait for their own
-    average, as synchronous SGD does; the source takes 200.
+    `parameters`: arrays by name, NumPy's or torch's in host memory, in the order of the forward pass, equal on all
+    ranks; they are x_i, and change in place.  `local_lr`: None: `lr`, without momentum.  `warmup`: steps at the
+    beginning that wait for their own average, as synchronous SGD does; the source takes 200.  The first step raises
+    MismatchError, on all ranks, where these differ.
 
     On one rank, or where all ranks have equal gradients, without momentum, it is SGD bit for bit.
 
@@ -52,7 +58,7 @@ class Delayed:
     ) -> None:  # fmt: skip
         if whole(warmup, "warmup") < 0:
             raise ArgumentError(f"warmup={warmup} must be a number of steps")
-        self.scheduler, self.parameters = scheduler, dict(parameters)
+        self.scheduler, self.parameters = scheduler, {name: _array(name, x) for name, x in parameters.items()}
         self.lr, self.local_lr, self.momentum, self.warmup = lr, local_lr, momentum, warmup
         for name, x in self.parameters.items():
             scheduler.declare(name, x)
@@ -67,13 +73,16 @@ class Delayed:
         if gradients.keys() != self.parameters.keys():
             odd = sorted(gradients.keys() ^ self.parameters.keys())
             raise ArgumentError(f"step(): gradients and parameters have other names: {', '.join(map(str, odd[:3]))}")
+        if not self._steps:
+            self._agree()
         self._arrive()
         local = self.lr if self.local_lr is None else self.local_lr
-        self._sent = {name: np.array(gradients[name]) for name in self.parameters}
+        gradients = {name: _array(name, gradients[name]) for name in self.parameters}
+        self._sent = {name: np.array(gradient) for name, gradient in gradients.items()}
         for name in reversed(self.parameters):
+            self.scheduler.ready(name, self._sent[name])
             np.multiply(gradients[name], local, out=self.parameters[name])
             np.subtract(self.weights[name], self.parameters[name], out=self.parameters[name])
-            self.scheduler.ready(name, self._sent[name])
         self.scheduler.step()
         self._steps += 1
         if self._steps <= self.warmup:
@@ -85,6 +94,16 @@ class Delayed:
         for name, x in self.parameters.items():
             x[...] = self.weights[name]
 
+    def _agree(self) -> None:
+        """Ranks that begin apart, or move otherwise, would stay apart: raise MismatchError on all of them."""
+        start = digest(*self.weights.values())
+        own = [float(self.lr), str(self.local_lr), float(self.momentum), self.warmup, start]
+        rows = self.scheduler.comm.share(own, "Delayed: the first step()")
+        for rank, row in enumerate(rows):
+            for what, value, other in zip(SAME, row, rows[0], strict=True):
+                if value != other:
+                    raise MismatchError(f"Delayed: {what} is {value} on rank {rank}, {other} on rank 0")
+
     def _arrive(self) -> None:
         """The global weights move by what was sent last."""
         for name in self._sent:
@@ -95,3 +114,10 @@ class Delayed:
                 mean = self._velocity[name]
             self.weights[name] -= self.lr * mean
         self._sent = {}
+
+
+def _array(name: str, x: Any) -> Any:
+    """A parameter or a gradient as NumPy's array, of the same memory."""
+    if not on_host(x) or dtype_of(x) == "bfloat16":
+        raise ArgumentError(f"{name!r} must be in host memory, of a dtype that NumPy has; got {described(x)}")
+    return host(x) if hasattr(x, "detach") else x

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, MismatchError
 from hocket.training import Delayed, Scheduler
 from support.worlds import same, spread
 
@@ -117,3 +118,33 @@ def test_wrong_names() -> None:
 
     with hocket.local_world(1) as world:
         world.run(wrong)
+
+
+def test_ranks_that_begin_apart_are_told() -> None:
+    """They would stay apart, without a word."""
+    def apart(comm: Communicator) -> None:
+        with pytest.raises(MismatchError, match=r"the digest of the parameters is \d+ on rank 1"):
+            Delayed(Scheduler(comm), {"w": np.full(2, comm.rank, np.float32)}, 1.0).step({"w": np.zeros(2, np.float32)})
+        with pytest.raises(MismatchError, match=r"momentum is 0\.5 on rank 1, 0\.0 on rank 0"):
+            Delayed(Scheduler(comm), {"w": np.zeros(2)}, 1.0, momentum=comm.rank / 2).step({"w": np.zeros(2)})
+
+    with hocket.local_world(2) as world:
+        world.run(apart)
+
+
+def test_tensors_of_torch() -> None:
+    def program(comm: Communicator) -> Any:
+        layer = torch.nn.utils.skip_init(torch.nn.Linear, 2, 1, bias=False)
+        with torch.no_grad():
+            layer.weight.zero_()
+        made = Delayed(Scheduler(comm), dict(layer.named_parameters()), 0.5)
+        for _ in range(20):
+            layer.zero_grad()
+            ((layer.weight - comm.rank) ** 2 / 2).sum().backward()
+            made.step({name: p.grad for name, p in layer.named_parameters()})
+        made.finish()
+        with pytest.raises(ArgumentError, match=r"'w' must be .* a dtype that NumPy has; got torch.bfloat16\(2,\)"):
+            Delayed(Scheduler(comm), {"w": torch.zeros(2, dtype=torch.bfloat16)}, 0.5)
+        return layer.weight.tolist()
+
+    assert hocket.local_world(2).run(program) == [[[pytest.approx(0.5, abs=1e-3)] * 2]] * 2
