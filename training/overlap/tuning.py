@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.arguments import choices, whole
-from hocket.errors import ArgumentError
+from hocket.arguments import choices, whole, wholes
+from hocket.errors import ArgumentError, MismatchError
 
 
 class Setting(NamedTuple):
@@ -68,7 +68,8 @@ def tune(
     ranks are called with the same settings, and the slowest rank counts.  `steps`: settings that are tried.  `path`: a
     JSON file of rank 0's, in which the setting is kept for `job`, with so many ranks and hosts; where it is there
     already, nothing is measured.  `search`: "gaussian" (needs scikit-learn: `pip install 'hocket[tune]'`) or "random".
-    ArgumentError: no such search, no library for it, or a file that `tune` has not written.
+    ArgumentError: no such search, no library for it, a file that `tune` has not written or cannot write, or a step that
+    took no time.  MismatchError: other `steps` on some rank.
 
     >>> import hocket
     >>> from hocket.training import tune
@@ -83,8 +84,12 @@ def tune(
         raise ArgumentError(f"search={search!r} is unknown; {choices(search, SEARCHES)}")
     if whole(steps, "steps") < 1 or not space:
         raise ArgumentError(f"steps={steps} must be 1 or more, and space={space!r} hold settings")
-    hosts = len(set(comm.share(comm.host, "tune()")))
-    key = f"{job}: {comm.size} ranks on {hosts} hosts"
+    space = list(dict.fromkeys(Setting(*wholes(each, "space")) for each in space))
+    steps = min(steps, len(space))
+    ranks = comm.share([comm.host, steps], "tune()")
+    if any(row[1] != steps for row in ranks):
+        raise MismatchError(f"tune(): ranks try {[row[1] for row in ranks]} settings; give all the same steps, space")
+    key = f"{job}: {comm.size} ranks on {len({row[0] for row in ranks})} hosts"
     kept = comm.share(_kept(path, key) if comm.rank == 0 and path is not None else None, "tune()")[0]
     if isinstance(kept, str):
         raise ArgumentError(kept)
@@ -92,14 +97,18 @@ def tune(
         return Tuned(Setting(*kept[:3]), kept[3], [])
 
     def cost(setting: Setting) -> float:
-        return float(comm.allreduce(np.array([measure(setting)]), "max")[0])
+        took = float(measure(setting))
+        slowest = float(comm.allreduce(np.array([took if 0 < took < math.inf else math.inf]), "max")[0])
+        if slowest == math.inf:
+            raise ArgumentError(f"tune(): measure({setting}) must return seconds, above 0, on all ranks; here {took}")
+        return slowest
 
     def propose(tried: Tried) -> Setting:
         mine = SEARCHES[search](space, tried, dice) if comm.rank == 0 else None
         return Setting(*comm.share(mine, "tune()")[0])
 
     dice = random.Random(seed)
-    tried = searched(cost, propose, min(steps, len(space)))
+    tried = searched(cost, propose, steps)
     setting, seconds = min(tried, key=lambda each: each[1])
     if comm.rank == 0 and path is not None:
         _keep(path, key, [*setting, seconds])
@@ -181,6 +190,9 @@ def _below(z: Array) -> Array:
 
 def _kept(path: str, key: str) -> Any:
     """What the file has for this key: [lanes, slice, fuse, seconds]; None: nothing; a text: why it cannot be read."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.access(folder, os.W_OK):
+        return f"tune(): there is no folder {folder!r} that can be written; give another path="
     if not os.path.exists(path):
         return None
     try:

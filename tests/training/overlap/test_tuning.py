@@ -6,13 +6,14 @@ import json
 import pathlib
 import sys
 
+import numpy as np
 import pytest
 
 import hocket
 from hocket.bench.overlap.profiles import PROFILES
 from hocket.bench.overlap.tuned import COUNTS, SPACE, cost, found_by, iteration
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, MismatchError
 from hocket.training import Setting, Tuned, tune
 from hocket.training.overlap.tuning import SPACE as ALL
 from support.gradients import raised
@@ -83,3 +84,29 @@ def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
     with hocket.local_world(1) as world:
         told = world.run(lambda comm: raised(lambda: tune(comm, measured, job="x"), ArgumentError))
     assert "pip install 'hocket[tune]', or search=\"random\"" in told[0]
+
+
+def test_what_one_rank_gives_wrong_is_told_on_all(tmp_path: pathlib.Path) -> None:
+    """Before it is measured, or with the first step that took no time."""
+    def wrong(comm: Communicator) -> list[str]:
+        def nan(setting: Setting) -> float:
+            return float("nan") if comm.rank else 1.0
+
+        path = str(tmp_path / "nowhere" / "kept.json") if comm.rank == 0 else None
+        random = {"job": "x", "search": "random"}
+        return [
+            raised(lambda: tune(comm, nan, **random), ArgumentError),  # type: ignore[arg-type]
+            raised(lambda: tune(comm, measured, steps=1 + comm.rank, **random), MismatchError),  # type: ignore[arg-type]
+            raised(lambda: tune(comm, measured, path=path, **random), ArgumentError),  # type: ignore[arg-type]
+        ]
+
+    words = ("must return seconds, above 0, on all ranks", "ranks try [1, 2] settings", "no folder")
+    for told in hocket.local_world(2).run(wrong):
+        assert all(some in text for some, text in zip(words, told, strict=True)), told
+
+
+def test_a_space_may_hold_a_setting_twice_and_numbers_of_numpy() -> None:
+    space = [Setting(*np.array([lanes, 1 << 20, 0])) for lanes in (1, 2, 1)]
+    with hocket.local_world(2) as world:
+        found = world.run(lambda comm: tune(comm, measured, job="x", search="random", space=space))[1]
+    assert len(found.tried) == 2 and found.setting == Setting(2, 1 << 20, 0)
