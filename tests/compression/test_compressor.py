@@ -375,7 +375,7 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "tcp")])
+@pytest.mark.parametrize(("size", "transport"), [pytest.param(2, "shm", marks=pytest.mark.more), (3, "tcp")])
 def test_between_ranks(size: int, transport: str) -> None:
     spread(CHECKS, size, transport)
 

@@ -286,9 +286,9 @@ CHECKS: tuple[Program, ...] = (
 @pytest.mark.parametrize(
     ("size", "transport"),
     [
-        (1, "threads"), (2, "shm"), (3, "tcp"), pytest.param(5, "threads", marks=pytest.mark.more),
-        pytest.param(4, "shm", marks=pytest.mark.more),
-        pytest.param(2, "reference", marks=pytest.mark.more),
+        (1, "threads"), (3, "tcp"),
+        *(pytest.param(*each, marks=pytest.mark.more)
+          for each in ((2, "shm"), (2, "reference"), (4, "shm"), (5, "threads"))),
     ],
 )  # fmt: skip
 def test_between_ranks(size: int, transport: str) -> None:

@@ -188,7 +188,7 @@ def tokens_in_fewer_bits(comm: Any) -> None:
     assert (results[1] != results[0]).any() and sent[1] * 2 == sent[0] == comm.size * 2 * TOKENS * WIDTH * 4
 
 
-@pytest.mark.parametrize(("size", "transport"), [(4, "threads"), (4, "shm")])
+@pytest.mark.parametrize(("size", "transport"), [pytest.param(4, "threads", marks=pytest.mark.more), (4, "shm")])
 def test_two_steps(size: int, transport: str) -> None:
     spread((in_two_steps, tokens_in_fewer_bits), size, transport)
 

@@ -232,7 +232,9 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "shm"), (3, "tcp"), (4, "shm")])
+@pytest.mark.parametrize(
+    ("size", "transport"), [(1, "threads"), (2, "shm"), (3, "tcp"), pytest.param(4, "shm", marks=pytest.mark.more)]
+)
 def test_laws(size: int, transport: str) -> None:
     spread(PROGRAMS, size, transport)
 
