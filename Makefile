@@ -49,7 +49,8 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# What `make test` leaves out, as others show nearly as much (other sizes, transports, MPIs and examples): four minutes.
+# What `make test` leaves out, as others show nearly as much (other sizes, transports, MPIs and examples), and 10^6 schedules
+# of the decree: half an hour.
 test-more: $(VENV)/test.stamp | $(IMPI)
 	$(PYTEST) -m more --durations 20
 
