@@ -122,6 +122,8 @@ class Decree:
             yield from self._begin()
         elif leader != self.rank and self._lead is not None and self._lead.value is None:
             self._lead = None
+            if leader is not None:  # its ballot may stand before the one that this process has begun
+                yield self._send(leader, Refuse(self._promised))
 
     def _begin(self) -> Instructions:
         round_ = max(self._round, self._promised[0] + (self._promised[1] > self.rank))

@@ -148,6 +148,11 @@ def test_no_schedule_breaks_a_law(part: int) -> None:
         run(decree, seed)
 
 
+def test_who_stops_leading_says_so_to_the_leader() -> None:
+    """Its own ballot had overtaken the leader's, who waited for ever; one schedule in a million."""
+    run(decree, 1_441_122)
+
+
 @pytest.mark.more
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(100))
