@@ -53,7 +53,7 @@ class Flat:
                 array = array.detach().numpy()
             except (TypeError, RuntimeError):  # it is sparse, or on a GPU, or of a dtype that NumPy has not
                 got = f"{array.dtype}, {array.layout}, on {array.device}"
-                how = "hocket.torch.training.parameters(module) takes dense ones of any"
+                how = "hocket.torch.training.parameters(module) takes dense ones of every dtype and device"
                 raise ArgumentError(f"parameter {name!r} must be of a dtype of NumPy's; got {got}: {how}") from None
         if not isinstance(array, np.ndarray) or array.dtype.type not in FLOATS or not array.flags.writeable:
             got = f"{array.dtype}{array.shape}" if isinstance(array, np.ndarray) else kind(array)

@@ -122,7 +122,7 @@ class Decree:
             yield from self._begin()
         elif leader != self.rank and self._lead is not None and self._lead.value is None:
             self._lead = None
-            if leader is not None:  # its ballot may stand before the one that this process has begun
+            if leader is not None:  # its older ballot can win no more, and nothing else would tell it
                 yield self._send(leader, Refuse(self._promised))
 
     def _begin(self) -> Instructions:

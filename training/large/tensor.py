@@ -96,7 +96,8 @@ class ColumnParallel(Layer):
         return _kept(weight[:, mine], None if bias is None else bias[mine])
 
     def forward(self, x: Array) -> tuple[Array, Array]:
-        """(rows, ..., inputs) to (rows, ..., outputs / p), and all of x; of `sequence` x is this rank's rows."""
+        """y, (rows, ..., outputs / p), of x, (rows, ..., inputs), and all of x.  With `sequence` x has this rank's
+        rows, and y all rows."""
         x = self._joined(x)
         return self._times(x) + self.parameters.get("bias", 0), x
 
@@ -112,7 +113,8 @@ class RowParallel(Layer):
         return _kept(weight[part(weight.shape[0], self.comm, "inputs")], bias)
 
     def forward(self, x: Array) -> tuple[Array, Array]:
-        """(rows, ..., inputs / p) to (rows, ..., outputs); of `sequence` x has all rows, and y this rank's.  And x."""
+        """y, (rows, ..., outputs), of x, (rows, ..., inputs / p), and x.  With `sequence` x has all rows, and y this
+        rank's."""
         return self._summed(self._times(x)) + self.parameters.get("bias", 0), x
 
     def backward(self, dy: Array, kept: Array) -> Array:

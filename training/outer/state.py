@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from hocket.training.outer.outer import Outer
 
 FIELDS = {"kind", "size", "rank", "step", "arrays", "numbers", "owed"}
+"""Of a state ..."""
 NUMBERS = {"steps", "counts", "rounds", "since", "steps_at", "fragments", "flight"}
+"""... and of its numbers."""
 
 
 def saved(outer: Outer) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def _check(outer: Outer, states: Sequence[dict[str, Any]]) -> None:
         raise ArgumentError(f"{outer.kind}: each rank has parameters of its own; give the states of all ranks")
     if states[0]["owed"] is not None and len(states) == 1 and states[0]["size"] != outer.crew.comm.size:
         raise ArgumentError(f"the state is of {states[0]['size']} ranks, with residuals: give the states of all")
-    if lacking := sorted(NUMBERS - min((one["numbers"].keys() for one in states), key=len)):
+    if lacking := sorted(set[str]().union(*(NUMBERS - one["numbers"].keys() for one in states))):
         raise ArgumentError(f"the state's numbers lack {', '.join(lacking)}: give what state_dict() returned")
     cut, own = states[0]["numbers"]["fragments"], [list(each.names) for each in outer.fragments]
     if cut != own:

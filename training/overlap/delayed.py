@@ -102,7 +102,8 @@ class Delayed:
         for rank, row in enumerate(rows):
             for what, value, other in zip(SAME, row, rows[0], strict=True):
                 if value != other:
-                    raise MismatchError(f"Delayed: {what} is {value} on rank {rank}, {other} on rank 0")
+                    differ = f"{what} is {value} on rank {rank}, {other} on rank 0"
+                    raise MismatchError(f"Delayed: {differ}; give all ranks the same, and broadcast the parameters")
 
     def _arrive(self) -> None:
         """The global weights move by what was sent last."""
@@ -120,4 +121,4 @@ def _array(name: str, x: Any) -> Any:
     """A parameter or a gradient as NumPy's array, of the same memory."""
     if not on_host(x) or dtype_of(x) == "bfloat16":
         raise ArgumentError(f"{name!r} must be in host memory, of a dtype that NumPy has; got {described(x)}")
-    return host(x) if hasattr(x, "detach") else x
+    return host(x) if hasattr(x, "detach") else x  # what is no array is refused by the scheduler

@@ -189,20 +189,21 @@ def _below(z: Array) -> Array:
 
 
 def _kept(path: str, key: str) -> Any:
-    """What the file has for this key: [lanes, slice, fuse, seconds]; None: nothing; a text: why it cannot be read."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.access(folder, os.W_OK):
-        return f"tune(): there is no folder {folder!r} that can be written; give another path="
-    if not os.path.exists(path):
-        return None
-    try:
-        with open(path) as file:
-            row = json.load(file).get(key)
-        if row is None or (len(row) == 4 and all(isinstance(each, int) for each in row[:3])):
+    """What the file has for this key: [lanes, slice, fuse, seconds]; None: nothing; a text: why it cannot be used."""
+    if os.path.exists(path):
+        try:
+            with open(path) as file:
+                row = json.load(file).get(key)
+            if row is not None and not (len(row) == 4 and all(isinstance(each, int) for each in row[:3])):
+                return f"tune(): {path!r} has no setting for {key!r}, but {row!r}; give another path="
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            return f"tune(): {path!r} cannot be read as settings: {error}; give another path="
+        if row is not None:
             return row
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        return f"tune(): {path!r} cannot be read as settings: {error}; give another path="
-    return f"tune(): {path!r} has no setting for {key!r}, but {row!r}; give another path="
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.access(folder, os.W_OK):  # a long search must not be lost at its end
+        return f"tune(): there is no folder {folder!r} that can be written; give another path="
+    return None
 
 
 def _keep(path: str, key: str, row: list[Any]) -> None:

@@ -66,17 +66,17 @@ static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t le
 /* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy,
  * half of the work each, which is always better where only one side sends.  Where reductions do not read far memory, they
  * do not read the window's either: the receiver would draw lines out of the sender's core that this one is about to write.
- * Where slots are filled past the caches (`f`) two copies cost most, and shorter messages are read: not by several readers
- * (NULL), for whom a slot is filled once. */
+ * Where slots are filled past the caches two copies cost most, and shorter messages are read, too.  `f` knows, and counts
+ * them; NULL: there are several readers, for whom a slot is filled once. */
 static inline int hk_by_name(const hk_producer *p, hk_fill *f, int traffic, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
-    uint64_t far_from = traffic == HK_MOVED ? p->far_moved : traffic == HK_REDUCED ? p->far_reduced : HK_NEVER;
-    if (f && traffic == HK_MOVED && p->far && far_from != HK_NEVER && length >= HK_APART_MIN && length < far_from &&
-        hk_fill_rests(f, length))
-        far_from = HK_APART_MIN;
+    const uint64_t far_from = traffic == HK_MOVED ? p->far_moved : traffic == HK_REDUCED ? p->far_reduced : HK_NEVER;
     if (length < HK_BY_REF_MIN || (traffic == HK_REDUCED && far_from == HK_NEVER)) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
-    if (!p->far || length < far_from || len < HK_FAR_PIECE_MIN) return 0;
+    if (!p->far || far_from == HK_NEVER || len < HK_FAR_PIECE_MIN) return 0;
+    if (length < far_from) {
+        if (f == NULL || traffic != HK_MOVED || length < HK_APART_MIN || !hk_fill_rests(f, len)) return 0;
+    }
     return hk_can_be_read(p, c, len);
 }
 

@@ -115,7 +115,7 @@ class Experts:
 
     def _shape(self, x: Array, gates: Array) -> dict[str, Any]:
         for name, array in (("x", x), ("gates", gates)):
-            if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fV":
+            if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fV":  # V: bfloat16
                 got = f"{array.dtype}{array.shape}" if isinstance(array, np.ndarray) else kind(array)
                 raise ArgumentError(f"{name} must be an array of floats, a row for each token; got {got}")
         if gates.shape != (len(x), self.count):
@@ -124,7 +124,7 @@ class Experts:
 
 
 def _rows(made: Any, given: Array, what: str) -> Any:
-    """What an expert has made of rows: as many, as wide."""
+    """What an expert has made of rows, which must be as many, and as wide."""
     if np.shape(made) != given.shape:
         raise ArgumentError(f"{what} was given rows of shape {given.shape}, and returned {np.shape(made)}: they differ")
     return made

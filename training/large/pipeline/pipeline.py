@@ -108,7 +108,7 @@ class Pipeline:
     def _refusal(self, batch: Array | None, loss: Loss | None) -> str:
         shape = getattr(batch, "shape", ())
         if self.first and (not shape or shape[0] % self.micro):
-            rows = f"{shape[0]} rows" if shape else f"{kind(batch)} without rows"
+            rows = "no batch" if batch is None else f"{shape[0]} rows" if shape else f"{kind(batch)} without rows"
             return f"{rows} cannot be cut into {self.micro} micro-batches"
         return "the last stage needs loss=" if self.last and loss is None else ""
 
