@@ -18,7 +18,6 @@ from hocket.collectives.delegates.mpi import NO_JOB
 from hocket.collectives.job.ways import ways
 from hocket.errors import ArgumentError
 from hocket.system import tls
-from hocket.transports.shm.channels import APART
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
@@ -101,10 +100,7 @@ def _reads(comm: Communicator) -> list[str]:
     if readable is None:
         return []
     by = "as hocket tune has measured" if comm.membership.reads else "by the CPU's maker"
-    rule = Reads(*readable.rule)
-    sooner = rule.moved is not None and rule.moved > APART
-    apart = f"; what goes to one rank from {human(APART)} on where their cores share no cache" if sooner else ""
-    return [f"  {rule.words} ({by}){apart}"]
+    return [f"  {Reads(*readable.rule).words} ({by})"]
 
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ SLOT: int
 EAGER: int
 Rule = tuple[int | None, int | None]
 READS: dict[str, tuple[Rule, Rule]]
-APART: int
 
 class RingChannels:
     rank: int

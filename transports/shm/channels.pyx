@@ -24,7 +24,6 @@ cdef extern from "transports/shm/ring.h" nogil:
     enum: HK_SHARED_SLOTS
     enum: HK_FIRST_SHARED
     enum: HK_FIRST_CIRCLE
-    enum: HK_APART_MIN
     enum: HK_SLOT_BYTES
     enum: HK_BY_REF_MIN
     uint64_t HK_NEVER
@@ -75,8 +74,6 @@ READS = {"GenuineIntel": (INTEL, INTEL), "": ((1 << 22, None), (1 << 20, None))}
 """By the CPU's maker, where `hocket tune` has not measured it (docs/performance.md): bytes of a message that is only
 moved, and of one that is reduced, from which a peer reads it out of this process's memory.  None: it never does.  First
 where each rank has a core; then where ranks outnumber cores, so that one copy instead of two is what counts."""
-APART = HK_APART_MIN
-"""The same of what is only moved, to one peer, where this core and its share no cache."""
 L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
 

@@ -23,7 +23,6 @@
 enum {
     HK_FILL_TIMED = 8192, /* a shorter piece goes through the caches, and is not timed */
     HK_FILL_TRY = 256,    /* after so many slots one is filled the other way */
-    HK_FILL_RESTED = 1 << 17, /* so many bytes that fill no slot count as one */
     HK_FILL_LOST = 4096,  /* no round of a circle has more slots: the place that is waited for is gone */
     HK_FILL_GAIN = 5,     /* in halves: the caches must take 2.5 times as long, as the reader is faster through them */
     HK_FILL_LATE = 4      /* a slot that takes longer than so many times the usual was interrupted: no more than that counts */
@@ -64,14 +63,6 @@ static inline hk_fill_how hk_fill_next(hk_fill *f, const char *slot, size_t len)
     if (round || f->turn > HK_FILL_LOST) hk_fill_begin(f, HK_FILL_USUAL, NULL);
     if (phase == HK_FILL_TRIES) return (hk_fill_how){f->past ^ (uint32_t)round, 1};
     return (hk_fill_how){f->past, 0};
-}
-
-/* Should a piece of `len` bytes fill no slot, as the cores share no cache?  If so it counts as some slots, so the next try
- * comes. */
-static inline int hk_fill_rests(hk_fill *f, size_t len) {
-    if (!f->past || f->phase != HK_FILL_USUAL || f->turn + 1 >= HK_FILL_TRY) return 0;
-    f->turn += 1 + (uint32_t)(len / HK_FILL_RESTED);
-    return 1;
 }
 
 /* A slot has taken `cost`.  The usual way's cost is smoothed.  The other way's needs no smoothing: an

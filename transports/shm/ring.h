@@ -49,7 +49,6 @@ enum {
     /* Shorter messages are copied wherever they lie, and so do not wait for their reader.  Above what the engine takes
      * for surely buffered (`eager` of its traits): two ranks that send before they receive would wait for ever. */
     HK_BY_REF_MIN = 16384 + 1,
-    HK_APART_MIN = 1 << 17,   /* what is only moved between cores that share no cache is read from so many bytes on */
     HK_FAR_PIECE_MIN = 4096,  /* a shorter piece of a long message is copied: a system call would cost more */
     HK_FAR_AT_ONCE = 1 << 18, /* per system call, so that the messages of a step take turns */
     HK_NO_MEMORY = -1         /* as a pid: of a peer whose memory cannot be read */

@@ -65,18 +65,13 @@ static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t le
 
 /* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy,
  * half of the work each, which is always better where only one side sends.  Where reductions do not read far memory, they
- * do not read the window's either: the receiver would draw lines out of the sender's core that this one is about to write.
- * Where slots are filled past the caches two copies cost most, and shorter messages are read, too.  `f` knows, and counts
- * them; NULL: there are several readers, for whom a slot is filled once. */
-static inline int hk_by_name(const hk_producer *p, hk_fill *f, int traffic, const void *src, uint64_t length, size_t len) {
+ * do not read the window's either: the receiver would draw lines out of the sender's core that this one is about to write. */
+static inline int hk_by_name(const hk_producer *p, int traffic, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
     const uint64_t far_from = traffic == HK_MOVED ? p->far_moved : traffic == HK_REDUCED ? p->far_reduced : HK_NEVER;
     if (length < HK_BY_REF_MIN || (traffic == HK_REDUCED && far_from == HK_NEVER)) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
-    if (!p->far || far_from == HK_NEVER || len < HK_FAR_PIECE_MIN) return 0;
-    if (length < far_from) {
-        if (f == NULL || traffic != HK_MOVED || length < HK_APART_MIN || !hk_fill_rests(f, len)) return 0;
-    }
+    if (!p->far || length < far_from || len < HK_FAR_PIECE_MIN) return 0;
     return hk_can_be_read(p, c, len);
 }
 
@@ -135,7 +130,7 @@ static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, u
         hk_publish_inline(p, tag, src, len);
         return (long)len;
     }
-    if (hk_by_name(p, &p->fill, call->traffic, src, length, len)) {
+    if (hk_by_name(p, call->traffic, src, length, len)) {
         if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
         hk_publish_named(p, tag, length, (const char *)src, (uint32_t)len);
         return (long)len;
@@ -170,7 +165,7 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call
     (void)done;
     for (int i = 0; i < n; i++) {
         if (!hk_has_line((hk_producer *)chs[i])) return HK_AGAIN;
-        by_name &= hk_by_name((hk_producer *)chs[i], NULL, call->traffic, src, length, len);
+        by_name &= hk_by_name((hk_producer *)chs[i], call->traffic, src, length, len);
     }
     if (length <= HK_INLINE && len == length) {
         for (int i = 0; i < n; i++) hk_publish_inline((hk_producer *)chs[i], tag, src, len);

@@ -98,28 +98,6 @@ static int gives_up(void) {
     return 0;
 }
 
-/* Where cores share no cache messages may do without slots, and it is noticed all the same when the cores move together. */
-static int rests(void) {
-    hk_fill f = {0};
-    machine m = {.cached = 31, .past = 55, .cold = 31, .sudden = 55};
-    fill(&f, &m, HK_FILL_TRY - 1);
-    WANT(!hk_fill_rests(&f, 2 * HK_FILL_RESTED)); /* near: never */
-    m.cached = m.cold = 160, m.past = m.sudden = 33;
-    fill(&f, &m, 2 * HK_FILL_TRY);
-    WANT(f.past);
-    for (int tries = 0; tries < 3; tries++) {
-        int without = 0, slots = 0;
-        while (without + slots < HK_FILL_TRY)
-            hk_fill_rests(&f, 2 * HK_FILL_RESTED) ? without++ : (fill(&f, &m, 1), slots++);
-        WANT(without >= HK_FILL_TRY / 3 && slots >= SLOTS && without > slots);
-    }
-    m.cached = m.cold = 31, m.past = m.sudden = 55;
-    for (int i = 0; i < HK_FILL_TRY + 2 * SLOTS; i++)
-        if (!hk_fill_rests(&f, 2 * HK_FILL_RESTED)) fill(&f, &m, 1);
-    WANT(!f.past && !hk_fill_rests(&f, 2 * HK_FILL_RESTED));
-    return 0;
-}
-
 static int copies(void) {
     enum { MOST = 3 * HK_FILL_TIMED };
     char *slot = aligned_alloc(128, MOST + 128), *from = malloc(MOST + 64);
@@ -144,4 +122,4 @@ static int copies(void) {
     return 0;
 }
 
-int main(void) { return learns() || finds_back() || gives_up() || rests() || copies(); }
+int main(void) { return learns() || finds_back() || gives_up() || copies(); }
