@@ -75,7 +75,10 @@ class Life:
     def begin(self) -> None:
         if os.environ.get("HOCKET_JOIN"):
             self.at("lobby")
-            self.comm = hocket.init(timeout=120, info=[-1, 0, ME])
+            try:
+                self.comm = hocket.init(timeout=120, info=[-1, 0, ME])
+            except hocket.PeerLostError as error:
+                raise Fenced(str(error)) from error
             self.met()
             self.heal()
         else:
