@@ -20,7 +20,9 @@ from hocket.training.flat import digest
 from hocket.training.overlap.arrays import described, dtype_of, host, on_host
 from hocket.training.overlap.scheduler import Scheduler
 
-SAME = ("lr", "local_lr", "momentum", "warmup", "the digest of the parameters")
+KIND = "Delayed"
+"""Of the states that it takes."""
+SAME = ("lr", "local_lr", "momentum", "warmup", "the digest of the parameters and the momentum")
 """What has to be the same on all ranks."""
 
 
@@ -66,14 +68,14 @@ class Delayed:
         """W: equal on all ranks."""
         self._velocity = {name: np.zeros_like(x) for name, x in self.parameters.items()} if momentum else {}
         self._sent: dict[str, Any] = {}
-        self._steps = 0
+        self._steps, self._agreed = 0, False
 
     def step(self, gradients: Mapping[str, Any]) -> None:
         """This rank's gradients at `parameters`, which then are where it goes on.  All ranks call it."""
         if gradients.keys() != self.parameters.keys():
             odd = sorted(gradients.keys() ^ self.parameters.keys())
             raise ArgumentError(f"step(): gradients and parameters have other names: {', '.join(map(str, odd[:3]))}")
-        if not self._steps:
+        if not self._agreed:
             self._agree()
         self._arrive()
         local = self.lr if self.local_lr is None else self.local_lr
@@ -94,9 +96,32 @@ class Delayed:
         for name, x in self.parameters.items():
             x[...] = self.weights[name]
 
+    def state_dict(self) -> dict[str, Any]:
+        """For any checkpoint, which saves `parameters` beside it: the momentum, and the steps that were made.
+
+        All ranks call it: like `finish` it waits for the last average, so what is saved is equal on all ranks.
+        """
+        self.finish()
+        return {"kind": KIND, "steps": self._steps, "velocity": {name: np.array(v) for name, v in self._velocity.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`, on any number of ranks.  `parameters` hold what was saved with it, already."""
+        if not isinstance(state, dict) or state.get("kind") != KIND:
+            raise ArgumentError("Delayed.load_state_dict(): expected what Delayed.state_dict() gave")
+        velocity = state["velocity"]
+        for name in sorted(self._velocity.keys() | velocity.keys()):
+            shapes = [np.shape(each[name]) if name in each else None for each in (self._velocity, velocity)]
+            if shapes[0] != shapes[1]:
+                own, saved = ("none" if shape is None else f"of shape {shape}" for shape in shapes)
+                raise ArgumentError(f"Delayed.load_state_dict(): the momentum of {name!r} is {own}, the saved one {saved}")
+        for name, v in self._velocity.items():
+            v[...] = velocity[name]
+        self.weights = {name: np.array(x) for name, x in self.parameters.items()}
+        self._steps, self._sent, self._agreed = int(state["steps"]), {}, False
+
     def _agree(self) -> None:
         """Ranks that begin apart, or move otherwise, would stay apart: raise MismatchError on all of them."""
-        start = digest(*self.weights.values())
+        start = digest(*self.weights.values(), *self._velocity.values())
         own = [float(self.lr), str(self.local_lr), float(self.momentum), self.warmup, start]
         rows = self.scheduler.comm.share(own, "Delayed: the first step()")
         for rank, row in enumerate(rows):
@@ -104,6 +129,7 @@ class Delayed:
                 if value != other:
                     differ = f"{what} is {value} on rank {rank}, {other} on rank 0"
                     raise MismatchError(f"Delayed: {differ}; give all ranks the same, and broadcast the parameters")
+        self._agreed = True
 
     def _arrive(self) -> None:
         """The global weights move by what was sent last."""

@@ -101,13 +101,39 @@ def as_good(comm: Communicator) -> None:
         same(comm.broadcast(w["first"].copy()), w["first"], "the same bits on all ranks")
 
 
+def goes_on(comm: Communicator) -> None:
+    """From what was saved, as if nothing had been: the momentum too, and no second warmup."""
+    ways, options = [], {"momentum": 0.5, "warmup": 3}
+    for restarts in (False, True):
+        w = start()
+        made = Delayed(Scheduler(comm), w, 0.2, **options)
+        for step in range(12):
+            if step == 6:
+                saved = made.state_dict()
+                if restarts:
+                    w = {name: x.copy() for name, x in w.items()}
+                    made = Delayed(Scheduler(comm), w, 0.2, **options)
+                    made.load_state_dict(saved)
+            made.step(gradients(w, batch(step, comm.rank, comm.size)))
+        made.finish()
+        ways.append(w)
+    for name, x in ways[0].items():
+        same(ways[1][name], x, name)
+    with pytest.raises(ArgumentError, match=r"the momentum of 'first' is none, the saved one of shape \(64, 24\)"):
+        Delayed(Scheduler(comm), {"first": np.zeros((64, 24)), "second": w["second"]}, 0.2).load_state_dict(saved)
+    made._velocity["first"] += comm.rank
+    made.load_state_dict({**saved, "velocity": made._velocity})
+    with pytest.raises(MismatchError, match="the digest of the parameters and the momentum"):
+        made.step(gradients(w, batch(0, 0, 1)))
+
+
 @pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "threads"), (4, "threads")])
 def test_equal_gradients_are_sgd(size: int, transport: str) -> None:
     spread(equal_gradients_are_sgd, size, transport)
 
 
 def test_delayed() -> None:
-    spread([all_warmup_is_sgd, one_behind, as_good], 2, "shm")
+    spread([all_warmup_is_sgd, one_behind, as_good, goes_on], 2, "shm")
 
 
 def test_wrong_names() -> None:
@@ -123,7 +149,7 @@ def test_wrong_names() -> None:
 def test_ranks_that_begin_apart_are_told() -> None:
     """They would stay apart, without a word."""
     def apart(comm: Communicator) -> None:
-        with pytest.raises(MismatchError, match=r"the digest of the parameters is \d+ on rank 1"):
+        with pytest.raises(MismatchError, match=r"the digest of the parameters and the momentum is \d+ on rank 1"):
             Delayed(Scheduler(comm), {"w": np.full(2, comm.rank, np.float32)}, 1.0).step({"w": np.zeros(2, np.float32)})
         with pytest.raises(MismatchError, match=r"momentum is 0\.5 on rank 1, 0\.0 on rank 0"):
             Delayed(Scheduler(comm), {"w": np.zeros(2)}, 1.0, momentum=comm.rank / 2).step({"w": np.zeros(2)})
