@@ -43,11 +43,32 @@ class Ordinary:
         return numpy.empty(count, numpy_dtype(case.dtype))
 
 
+class Arrays:
+    """The arrays of one case, which all subjects of a process work on, one after the other.
+
+    With arrays of its own each would have its own luck: which are in large pages, and where they lie in the caches.
+    """
+
+    def __init__(self) -> None:
+        self.case: Case | None = None
+        self.made: dict[int, check.Array] = {}
+
+    def of(self, case: Case, place: int, which: str, make: Callable[[Case, int], check.Array]) -> check.Array:
+        """What is given (place 0), or the result (1)."""
+        if case != self.case:
+            self.case, self.made = case, {}
+        if place not in self.made:
+            self.made[place] = array = make(case, case.elements(which))
+            array.fill(0)  # written, unlike numpy.zeros: every page is there before the clock starts
+        return self.made[place]
+
+
 class Worker:
     """Carries out orders on a subject."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    def __init__(self, subject: Subject, arrays: Arrays | None = None) -> None:
+        """`arrays`: of its process; None: its own."""
+        self.subject, self.arrays = subject, arrays or Arrays()
         self.case: Case | None = None
         self.given: check.Array | None = None
         self.result: check.Array | None = None
@@ -68,18 +89,15 @@ class Worker:
 
     def _prepare(self, **fields: Any) -> Order:
         self.case = case = Case(**fields)
-        self.given, self.result = (self._array(which) for which in case.kind[1:3])
+        self.given, self.result = (self._array(place, which) for place, which in enumerate(case.kind[1:3]))
         self.call = self.subject.prepare(case, self.given, self.result)
         self.call()
         return self.subject.chosen()
 
-    def _array(self, which: str) -> check.Array | None:
+    def _array(self, place: int, which: str) -> check.Array | None:
         """Zeros: they stay zeros however often they are summed in place, so that no call meets overflows."""
         assert self.case is not None
-        array = self.subject.empty(self.case, self.case.elements(which)) if which else None
-        if array is not None:
-            array.fill(0)  # written, unlike numpy.zeros: every page is there before the clock starts
-        return array
+        return self.arrays.of(self.case, place, which, self.subject.empty) if which else None
 
     def _time(self, iterations: int) -> Order:
         """Seconds of one call, on this rank, of a block of calls that all ranks begin together."""
@@ -137,7 +155,9 @@ def subject(name: str, settings: Order) -> Subject:
 
 def main(names: str, path: str, settings: str) -> None:
     """Report for work at the socket `path`, and work until it closes.  Each order is for one of the libraries."""
-    workers = {name: Worker(subject(name, json.loads(settings))) for name in names.split("+")}
+    options = json.loads(settings)
+    arrays = Arrays() if options.get("buffers") != "shared" else None  # hocket.empty is for hocket alone
+    workers = {name: Worker(subject(name, options), arrays) for name in names.split("+")}
     *_, last = workers
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(path)
