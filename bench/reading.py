@@ -2,9 +2,10 @@
 
     hocket run -n 2 -- python -m hocket.bench.reading [--end 16M]
 
-Prints microseconds of both, by the bytes of a message: of an allgather and an alltoall, whose messages are only moved,
-and of an allreduce.  `hocket tune` decides by the same measurement.  How long a cache line takes to the other core and
-back is told by `python -m hocket.bench.memory.circles`.
+Prints microseconds of each way, and of the one that the ranks choose, by the bytes of a message: of an allgather and
+an alltoall, whose messages are only moved, and of an allreduce.  `hocket tune` decides by such a measurement, and ranks
+by what their calls take (collectives/plans/weigh.h).  How long a cache line takes to the other core and back is told by
+`python -m hocket.bench.memory.circles`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from statistics import median
 
 import hocket
 from hocket.arguments import human
-from hocket.collectives.choice.cases import parse_size
-from hocket.collectives.choice.reads import times
+from hocket.collectives.choice.cases import arrays, call_of, case, parse_size
+from hocket.collectives.choice.timing import slowest, turn
+from hocket.collectives.choice.tuning import Reads
 
 BEGIN, END = 32 << 10, 16 << 20
 """Bytes of a message; each further one has twice as many."""
-KINDS = {"allgather": "moved", "alltoall": "moved", "allreduce": "reduced"}
-TURNS = 3
+COLLECTIVES = ("allgather", "alltoall", "allreduce")
+WAYS = {"slots": Reads(None, None), "reading": Reads(BEGIN, BEGIN), "as chosen": None}
+TURNS, CALLS = 9, 25
+"""Turns of each way; calls of one."""
 
 
 def sizes(end: int) -> Iterator[int]:
@@ -32,6 +36,24 @@ def sizes(end: int) -> Iterator[int]:
         nbytes *= 2
 
 
+def communicators(comm: hocket.Communicator) -> list[hocket.Communicator]:
+    """One for each way."""
+    made = [comm.dup() for _ in WAYS]
+    for each, rule in zip(made, WAYS.values(), strict=True):
+        each.membership.main.read_from(rule)
+    return made
+
+
+def times(comms: Sequence[hocket.Communicator], collective: str, nbytes: int) -> list[float]:
+    """Microseconds of a call whose messages have so many bytes, each way."""
+    what = case(collective, comms[0].size, nbytes * comms[0].size, "float32", "sum", 0)
+    given, result = arrays(what)
+    calls = [call_of(comm, what, given, result) for comm in comms]
+    rows = [slowest(comms[0], [turn(comm, call, CALLS) for comm, call in zip(comms, calls, strict=True)])
+            for _ in range(TURNS)]  # fmt: skip
+    return [median(each) * 1e6 for each in zip(*rows, strict=True)]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     made = argparse.ArgumentParser(prog="python -m hocket.bench.reading", description=__doc__.split("\n")[0])
     made.add_argument("--end", type=parse_size, default=END, metavar="BYTES", help="(16M)")
@@ -39,15 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     comm = hocket.init()
     if comm.membership.main.readable is None:
         raise hocket.ArgumentError("all ranks must be on one host, and be able to read each other's memory")
+    comms = communicators(comm)
     if comm.rank == 0:
-        print("| a message | " + " | ".join(f"{name}: slots | reading" for name in KINDS) + " |")
-        print("|" + "---|" * (1 + 2 * len(KINDS)), flush=True)
+        print("| a message | " + " | ".join(f"{name}: {' | '.join(WAYS)}" for name in COLLECTIVES) + " |")
+        print("|" + "---|" * (1 + len(WAYS) * len(COLLECTIVES)), flush=True)
     for nbytes in sizes(options.end):
-        cells = []
-        for name, kind in KINDS.items():
-            turns = [times(comm, name, kind, nbytes) for _ in range(TURNS)]
-            comm.retune(comm.tuning)  # the usual rule again
-            cells += [f"{median(each) * 1e6:.0f}" for each in zip(*turns, strict=True)]
+        cells = [f"{each:.0f}" for name in COLLECTIVES for each in times(comms, name, nbytes)]
         if comm.rank == 0:
             print(f"| {human(nbytes)} | {' | '.join(cells)} |", flush=True)
     comm.close()

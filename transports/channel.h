@@ -31,7 +31,8 @@ enum {
 enum {
     HK_ONE_WAY = 0, /* some ranks send, others receive */
     HK_REDUCED = 1, /* all send and receive, and reduce what comes */
-    HK_MOVED = 2    /* all send and receive, and keep it as it is */
+    HK_MOVED = 2,   /* all send and receive, and keep it as it is ... */
+    HK_READ = 3     /* ... and reading it in the sender's memory was found to be fastest, or is tried */
 };
 
 typedef struct hk_channel hk_channel;

@@ -14,6 +14,7 @@ cdef extern from "transports/channel.h" nogil:
         HK_ONE_WAY
         HK_REDUCED
         HK_MOVED
+        HK_READ
 
     struct hk_view:
         uint64_t tag

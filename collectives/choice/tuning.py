@@ -28,17 +28,23 @@ FEWEST = 12
 
 
 class Reads(NamedTuple):
-    """From how many bytes on a rank of the same host reads a message in the sender's memory; None: it never does."""
+    """From how many bytes on a rank of the same host reads a message in the sender's memory; None: it never does.
+
+    Otherwise messages go through slots of shared memory.
+    """
 
     moved: int | None
     """Of one that is only moved."""
     reduced: int | None
+    weighed: int | None = None
+    """Of a shorter one that is only moved, and is read where that was found to be faster (plans/weigh.h)."""
 
     @property
     def words(self) -> str:
         """The rule in a sentence, for `explain` and `hocket tune`."""
-        moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in self)
-        return f"ranks read messages in the sender's memory {moved}, what they reduce {reduced}"
+        moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in self[:2])
+        weighed = "" if self.weighed is None else f" (from {human(self.weighed)} on if that is faster)"
+        return f"ranks read messages in the sender's memory {moved}{weighed}, what they reduce {reduced}"
 
 
 class Point(NamedTuple):

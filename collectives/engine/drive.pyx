@@ -18,13 +18,14 @@ from libc.string cimport memset
 from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, call_waits, message, step_opens, was_away
 from hocket.collectives.engine.matching cimport matched_recv, probe
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
-from hocket.collectives.plans.plan cimport APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan
+from hocket.collectives.plans.plan cimport (APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan,
+                                            hk_weigh_learn, hk_weigh_next)
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core, Run,
                                             State, hk_load32, hk_now, hk_wait, hk_wait_reset,
                                             hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_READY,
                                                     HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_clock_now, hk_put)
-from hocket.transports.channel cimport HK_LOST, hk_channel, hk_view
+from hocket.transports.channel cimport HK_LOST, HK_READ, hk_channel, hk_view
 
 
 cdef extern from "system/run_delay.h" nogil:
@@ -47,6 +48,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.t, r.limit, r.deadline, r.matched, r.source, r.user = 0, 0, 0, 0, -1, NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
     r.meeting, r.count, r.weight, r.what = NULL, &plan.counts.count, 0, plan.what
+    r.weigh = &plan.weigh if plan.weigh.each else NULL
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
         free(r.states)
@@ -178,10 +180,24 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
 
 cdef inline int begin(Core* e, Run* r) noexcept nogil:
     """Before the first step.  Not when the run is queued, as earlier calls may still work on its arrays."""
+    if r.weigh != NULL:
+        weigh(r)
     return device_failed(e, r) if r.device != NULL and r.device.begin(r.device, r) < 0 else 0
 
 
+cdef void weigh(Run* r) noexcept nogil:
+    """Which way do its messages go?  It counts from when the first one has come: the peer is there, too."""
+    cdef int timed = 0
+    r.came_first = 0
+    if hk_weigh_next(r.weigh, &timed):
+        r.call.traffic = HK_READ
+    if not timed:
+        r.weigh = NULL
+
+
 cdef inline int done(Core* e, Run* r) noexcept nogil:
+    if r.weigh != NULL and r.came_first:
+        hk_weigh_learn(r.weigh, r.call.traffic == HK_READ, hk_now() - r.came_first)
     return device_failed(e, r) if r.device != NULL and r.device.end(r.device, r) < 0 else DONE
 
 

@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from hocket.collectives.plans.plan cimport OUT, Instr
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
-                                     piece_length, residual, step_on)
+                                     hk_now, piece_length, residual, step_on)
 from hocket.collectives.recording.recorder cimport hk_clock_now
 from hocket.errors import TransportError
 from hocket.kernels.cpu.reduce cimport hk_add_residual, hk_dice
@@ -86,6 +86,8 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
             return rc
         s.opened = True
         moved = MOVED
+        if r.weigh != NULL and r.came_first == 0:
+            r.came_first = hk_now()
     while s.done < s.total:
         left = piece_length(x, &x.dst[s.piece], s.segment) - s.at
         n = hk_receive(ch, &r.call, piece_at(r, x, &x.dst[s.piece], s), left, s.total - s.done)

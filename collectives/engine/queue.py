@@ -7,6 +7,7 @@ so that lowering knows which channels can multicast.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 import time
@@ -203,6 +204,13 @@ class Queue:
         """Bytes of a pipelined chunk of so long a vector; 0: it runs in one piece."""
         reduces_far = self.readable is not None and Reads(*self.readable.rule).reduced is not None
         return 0 if reduces_far and WHOLE_FROM <= nbytes < WHOLE_BELOW else self.segment
+
+    def weighed(self, message: int) -> int:
+        """Bytes of the longest message of a plan that only moves them, or 0: the rule says which way they go."""
+        if self.readable is None:
+            return 0
+        moved, _, weighed = Reads(*self.readable.rule)
+        return message if weighed is not None and weighed <= message < (moved or math.inf) else 0
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""

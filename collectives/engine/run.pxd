@@ -3,7 +3,7 @@
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
-from hocket.collectives.plans.plan cimport IN, SPACES, Count, Instr, Piece, Step
+from hocket.collectives.plans.plan cimport IN, SPACES, Count, Instr, Piece, Step, hk_weigh
 from hocket.collectives.recording.recorder cimport hk_record, hk_writer
 from hocket.kernels.cpu.reduce cimport hk_dice, hk_residual, hk_stir, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_channel
@@ -134,6 +134,8 @@ cdef struct Run:            # one execution of a plan
     uint64_t deadline       # ns, 0: not set in this wait
     Count* count            # of its kind of call
     uint64_t weight         # low half: for how many calls its time stands; above it TIMED and NOTED; 0: neither
+    hk_weigh* weigh         # of a call that counts in a try; or NULL
+    uint64_t came_first     # ns: its first message, 0: none yet
     uint64_t began          # ns
     uint64_t blocked_at     # ... since when nothing moves, 0: something does, or nobody has looked
     bint told               # ... and is that recorded?

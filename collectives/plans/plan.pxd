@@ -5,6 +5,13 @@ from libc.stdint cimport uint32_t, uint64_t
 from hocket.kernels.cpu.reduce cimport apply_fn, hk_codec
 from hocket.transports.library cimport hk_library
 
+cdef extern from "collectives/plans/weigh.h" nogil:
+    struct hk_weigh:
+        uint64_t each
+        uint32_t reading
+    int hk_weigh_next(hk_weigh*, int* timed)
+    void hk_weigh_learn(hk_weigh*, int read, uint64_t ns)
+
 cdef enum:
     SEND = 0       # one message to one peer, or the same message to several (multicast)
     RECV = 1       # one message from one peer, into place
@@ -67,7 +74,8 @@ cdef class Plan:
     cdef readonly str text          # the call, for people: allreduce(float32[1024], op='sum')
     cdef readonly str site          # where the user first made it: train.py:7 in main
     cdef readonly frozenset peers
-    cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h)
+    cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h) ...
+    cdef hk_weigh weigh             # ... of HK_MOVED: do channels copy what it sends, or read it?
     cdef readonly size_t nbytes     # of the whole vector
     cdef public Counts counts       # where its calls are counted ...
     cdef public uint32_t what       # ... and what they are called in the recorder's table

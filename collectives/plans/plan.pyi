@@ -31,8 +31,10 @@ class Plan:
     mixed: bool
     counts: Counts
     what: int
+    @property
+    def reads(self) -> bool: ...
     def __init__(
         self, steps: list[list[Instr]], about: About, scratch: int = 0, segment: int = 0, *, traffic: str = "one way",
-        library: Any = None, meets: bool = False,
+        library: Any = None, meets: bool = False, weighed: int = 0,
     ) -> None: ...
     def words(self, tag: int | None) -> str: ...

@@ -97,7 +97,8 @@ class Planner:
         wires = Wires(queue.eager, queue.engine.multicasts, join=segment == 0)
         lowered = lower(algorithm, self.rank, self.size, call.root, layout, wires, elements)
         about = self._about(queue, call, how, ask, algorithm)
-        plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic)
+        weighed = queue.weighed(longest) if call.contract.traffic == "moved" else 0
+        plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic, weighed=weighed)
         self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
 

@@ -102,7 +102,8 @@ class Delayed:
         All ranks call it: like `finish` it waits for the last average, so what is saved is equal on all ranks.
         """
         self.finish()
-        return {"kind": KIND, "steps": self._steps, "velocity": {name: np.array(v) for name, v in self._velocity.items()}}
+        velocity = {name: np.array(v) for name, v in self._velocity.items()}
+        return {"kind": KIND, "steps": self._steps, "velocity": velocity}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`, on any number of ranks.  `parameters` hold what was saved with it, already."""
@@ -113,7 +114,8 @@ class Delayed:
             shapes = [np.shape(each[name]) if name in each else None for each in (self._velocity, velocity)]
             if shapes[0] != shapes[1]:
                 own, saved = ("none" if shape is None else f"of shape {shape}" for shape in shapes)
-                raise ArgumentError(f"Delayed.load_state_dict(): the momentum of {name!r} is {own}, the saved one {saved}")
+                differ = f"the momentum of {name!r} is {own}, the saved one {saved}"
+                raise ArgumentError(f"Delayed.load_state_dict(): {differ}")
         for name, v in self._velocity.items():
             v[...] = velocity[name]
         self.weights = {name: np.array(x) for name, x in self.parameters.items()}

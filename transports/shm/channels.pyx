@@ -69,11 +69,12 @@ NO_MEMORY = HK_NO_MEMORY
 SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
 
 
-INTEL = HK_BY_REF_MIN, 1 << 20
-READS = {"GenuineIntel": (INTEL, INTEL), "": ((1 << 22, None), (1 << 20, None))}
+INTEL = HK_BY_REF_MIN, 1 << 20, None
+READS = {"GenuineIntel": (INTEL, INTEL), "": ((1 << 22, None, 1 << 17), (1 << 20, None, None))}
 """By the CPU's maker, where `hocket tune` has not measured it (docs/performance.md): bytes of a message that is only
-moved, and of one that is reduced, from which a peer reads it out of this process's memory.  None: it never does.  First
-where each rank has a core; then where ranks outnumber cores, so that one copy instead of two is what counts."""
+moved, and of one that is reduced, from which a peer reads it out of this process's memory; and of one that is only moved
+from which both ways are tried (plans/weigh.h).  None: it never does.  First where each rank has a core; then where ranks
+outnumber cores, so that one copy instead of two is what counts."""
 L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
 
@@ -113,6 +114,7 @@ cdef class RingChannels:
     cdef bint closed
     cdef uint32_t circle
     cdef uint64_t far_moved, far_reduced
+    cdef object weighed
 
     def __cinit__(self, int rank, list windows, list pids=None):
         cdef int i
@@ -148,13 +150,15 @@ cdef class RingChannels:
         reads = [i for i in range(self.size) if self.pids[i] != NO_MEMORY]
         return {"at": self.offset, "reads": reads, "from": self.usual}
 
-    def read_from(self, moved, reduced):
+    def read_from(self, moved, reduced, weighed=None):
         """Peers read messages of so many bytes out of this process's memory from now on; None: never.
 
+        Of a shorter one, of at least `weighed`, that is only moved, the call says it (HK_READ).
         On all members alike, while none has a call under way.
         """
         cdef int i
         self.far_moved, self.far_reduced = (HK_NEVER if n is None else n for n in (moved, reduced))
+        self.weighed = weighed
         if self.producers != NULL:
             for i in range(self.size):
                 self.producers[i].far_moved, self.producers[i].far_reduced = self.far_moved, self.far_reduced
@@ -169,7 +173,7 @@ cdef class RingChannels:
     @property
     def rule(self):
         """What `read_from` was told last."""
-        return _bytes(self.far_moved), _bytes(self.far_reduced)
+        return _bytes(self.far_moved), _bytes(self.far_reduced), self.weighed
 
     def open(self, int peer, offer):
         """The channels (to, from) member `peer`."""

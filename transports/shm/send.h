@@ -68,7 +68,8 @@ static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t le
  * do not read the window's either: the receiver would draw lines out of the sender's core that this one is about to write. */
 static inline int hk_by_name(const hk_producer *p, int traffic, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
-    const uint64_t far_from = traffic == HK_MOVED ? p->far_moved : traffic == HK_REDUCED ? p->far_reduced : HK_NEVER;
+    const uint64_t far_from = traffic == HK_MOVED ? p->far_moved : traffic == HK_REDUCED ? p->far_reduced
+                              : traffic == HK_READ ? HK_BY_REF_MIN : HK_NEVER;
     if (length < HK_BY_REF_MIN || (traffic == HK_REDUCED && far_from == HK_NEVER)) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
     if (!p->far || length < far_from || len < HK_FAR_PIECE_MIN) return 0;

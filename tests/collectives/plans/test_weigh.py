@@ -1,0 +1,58 @@
+"""Messages that are only moved go through slots or are read, whichever is faster where the cores are now."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from support import c_rules, jobs
+
+SOURCE = Path(__file__).parent / "weigh_rules.c"
+COUNTS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/uio.h>
+#include <unistd.h>
+long messages_read;
+ssize_t process_vm_readv(pid_t pid, const struct iovec *to, unsigned long n, const struct iovec *from, unsigned long m,
+                         unsigned long flags) {
+    if (pid != getpid() && n == 1 && to->iov_len >= 65536) __atomic_fetch_add(&messages_read, 1, __ATOMIC_RELAXED);
+    ssize_t (*real)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long, unsigned long);
+    *(void **)&real = dlsym(RTLD_NEXT, "process_vm_readv");
+    return real(pid, to, n, from, m, flags);
+}
+"""
+"""It is put before the system's own, and counts the long pieces that are read from other processes."""
+TRIES = """
+    import ctypes
+    import numpy as np
+    from hocket.transports.shm import channels
+    channels.READS = {{"": ((1 << 22, None, {weighed}),) * 2}}
+    import hocket
+    comm = hocket.init(transport="shm")
+    for step in range(40):
+        for n in (50_000, 131_072, 400_001):
+            x = np.arange(comm.size * n, dtype=np.float32) % 65521 + step      # so that a shift by a slot shows
+            y = comm.alltoall(x + comm.rank)
+            mine = x[comm.rank * n : (comm.rank + 1) * n]
+            for peer in range(comm.size):
+                assert np.array_equal(y[peer * n : (peer + 1) * n], mine + peer), (step, n, peer)
+            assert np.array_equal(comm.allgather(x[:n] + comm.rank).reshape(-1, n)[1], x[:n] + 1), (step, n)
+    assert ("memory from 4 MiB on (from 128 KiB on if that is faster)" in comm.explain()) is ({weighed} is not None)
+    print(ctypes.c_long.in_dll(ctypes.CDLL(None), "messages_read").value)
+    comm.close()
+"""
+"""Enough calls for tries of both ways."""
+
+
+def test_the_faster_way_is_found(tmp_path: Path) -> None:
+    c_rules.hold(SOURCE, tmp_path)
+
+
+def test_results_are_right_whichever_way(tmp_path: Path) -> None:
+    (tmp_path / "counts.c").write_text(COUNTS)
+    counts = str(tmp_path / "counts.so")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", str(tmp_path / "counts.c"), "-o", counts], check=True, timeout=60)
+    for size, weighed in ((2, 1 << 17), (3, 1 << 17), (2, None)):
+        counted = jobs.run(size, TRIES.format(weighed=weighed), LD_PRELOAD=counts)
+        assert all((int(out) > 0) == (weighed is not None) for out in counted), (size, weighed, counted)

@@ -1,0 +1,98 @@
+/* test_weigh.py: which way messages go (collectives/plans/weigh.h).  Ends with 0, or says what was wrong. */
+#include <stdio.h>
+
+#include "collectives/plans/weigh.h"
+
+#define WANT(truth) \
+    if (!(truth)) return fprintf(stderr, "line %d: %s\n", __LINE__, #truth), 1
+
+enum { RANKS = 3, MIB = 1 << 20, CIRCLE = MIB };
+
+/* A machine: what a call takes by slots, by reading, and by slots whose lines are far away; and ranks that were late. */
+typedef struct machine {
+    uint64_t slots, reads, cold;
+    uint64_t round; /* bytes through slots since a message was read */
+    hk_weigh w[RANKS];
+} machine;
+
+static machine start(uint64_t each, uint64_t slots, uint64_t reads, uint64_t cold) {
+    machine m = {.slots = slots, .reads = reads, .cold = cold};
+    for (int i = 0; i < RANKS; i++) m.w[i].each = each;
+    return m;
+}
+
+/* Calls from the end of a try to the end of the next one, when they are furthest apart. */
+static uint32_t period(const machine *m) { return HK_WEIGH_APART * hk_weigh_length(&m->w[0]); }
+
+/* So many calls.  How many messages were read, all ranks together?  -1: in a try ranks went different ways. */
+static int run(machine *m, uint32_t calls) {
+    int count = 0;
+    for (uint32_t i = 0; i < calls; i++) {
+        int reads[RANKS], timed[RANKS], all = 0;
+        for (int r = 0; r < RANKS; r++) all += reads[r] = hk_weigh_next(&m->w[r], &timed[r]);
+        count += all;
+        const uint64_t slots = m->round < CIRCLE ? m->cold : m->slots, late = i % 7 == 0 ? 5000 : 0;
+        m->round = all ? 0 : m->round + m->w[0].each;
+        for (int r = 0; r < RANKS; r++) {
+            if (timed[r] && all % RANKS) return -1;
+            if (timed[r]) hk_weigh_learn(&m->w[r], reads[r], (reads[r] ? m->reads : slots) + late + (uint64_t)r);
+        }
+    }
+    return count;
+}
+
+static int holds(uint64_t each) {
+    machine m = start(each, 1000, 1600, 4000);
+    const int tries = RANKS * (HK_WEIGH_FIRST + HK_WEIGH_TIMED);
+    const int slots = RANKS * (int)hk_weigh_slots(&m.w[0]), calls = RANKS * (int)period(&m), tries_of_change = 6;
+    /* Near cores: nothing is read but in the tries, which come soon at first and then seldom. */
+    WANT(run(&m, period(&m)) <= tries_of_change * tries);
+    run(&m, period(&m));
+    const int usual = run(&m, 8 * period(&m));
+    WANT(usual == 8 * tries);
+    /* They move apart: the next try tells. */
+    m.slots = 2000;
+    WANT(run(&m, 2 * period(&m)) >= calls - tries_of_change * slots);
+    run(&m, period(&m));
+    WANT(run(&m, 8 * period(&m)) == 8 * (calls - slots));
+    /* They move together again. */
+    m.slots = 1000;
+    WANT(run(&m, 2 * period(&m)) <= calls + tries_of_change * tries);
+    run(&m, period(&m));
+    WANT(run(&m, 8 * period(&m)) == 8 * tries);
+    /* What takes about the same changes nothing, from either side. */
+    m.slots = 1700;
+    WANT(run(&m, 2 * period(&m)) == 2 * tries);
+    for (int r = 0; r < RANKS; r++) m.w[r].reading = 1;
+    m.slots = 1550;
+    WANT(run(&m, 2 * period(&m)) == 2 * (calls - slots));
+    return 0;
+}
+
+/* Ranks that differ come together; calls that have not ended when the next one begins tell nothing. */
+static int stands(void) {
+    machine m = start(MIB, 1000, 1600, 4000);
+    m.w[1].reading = 1;
+    run(&m, period(&m)); /* -1 if a try came while they differed: it is the same for all */
+    for (int r = 0; r < RANKS; r++) WANT(!m.w[r].reading);
+    hk_weigh w = {.each = MIB};
+    int timed, count = 0;
+    for (uint32_t i = 0; i < 4 * period(&m); i++) {
+        const int reads = hk_weigh_next(&w, &timed);
+        if (timed && (count++ % (2 * HK_WEIGH_TIMED))) hk_weigh_learn(&w, reads, reads ? 1000 : 2000);
+        WANT(!w.reading);
+    }
+    return 0;
+}
+
+/* A program's first calls are few: the first try has ended after so many. */
+static int begins_early(void) {
+    machine m = start(MIB, 2000, 1000, 4000);
+    run(&m, HK_WEIGH_SOON * hk_weigh_length(&m.w[0]));
+    WANT(run(&m, 5) == 5 * RANKS);
+    return 0;
+}
+
+int main(void) {
+    return holds(131072) || holds(300001) || holds(MIB) || holds(3 * MIB) || stands() || begins_early();
+}
