@@ -90,7 +90,7 @@ def tune(
     if any(row[1] != steps for row in ranks):
         raise MismatchError(f"tune(): ranks try {[row[1] for row in ranks]} settings; give all the same steps, space")
     key = f"{job}: {comm.size} ranks on {len({row[0] for row in ranks})} hosts"
-    kept = comm.share(_kept(path, key) if comm.rank == 0 and path is not None else None, "tune()")[0]
+    kept = comm.share(_begins(search, path, key) if comm.rank == 0 else None, "tune()")[0]
     if isinstance(kept, str):
         raise ArgumentError(kept)
     if kept is not None:
@@ -155,14 +155,19 @@ def by_gaussian_process(space: Sequence[Setting], tried: Tried, dice: random.Ran
 SEARCHES: dict[str, Search] = {"gaussian": by_gaussian_process, "random": at_random}
 
 
-def _predicted(known: Array, y: Array, left: Array) -> tuple[Array, Array]:
-    """The mean and the deviation at the points that are left."""
+def _library() -> tuple[Any, Any, Any]:
+    """Gaussian processes, their kernels, and what limits their threads."""
     try:
         gaussian, kernels = (import_module(f"sklearn.gaussian_process{more}") for more in ("", ".kernels"))
-        threads = import_module("threadpoolctl")  # which scikit-learn needs
+        return gaussian, kernels, import_module("threadpoolctl")  # which scikit-learn needs
     except ImportError as error:
         hint = "pip install 'hocket[tune]', or search=\"random\""
         raise ArgumentError(f'search="gaussian" needs scikit-learn: {hint} ({error})') from None
+
+
+def _predicted(known: Array, y: Array, left: Array) -> tuple[Array, Array]:
+    """The mean and the deviation at the points that are left."""
+    gaussian, kernels, threads = _library()
     shape = kernels.Matern([0.3] * known.shape[1], (0.05, 5.0), nu=2.5) + kernels.WhiteKernel(1e-3, (1e-6, 1e-1))
     process = gaussian.GaussianProcessRegressor(shape, normalize_y=True, random_state=0)
     with warnings.catch_warnings(), threads.threadpool_limits(1):  # for a few points threads cost more
@@ -186,6 +191,17 @@ def _places(space: Sequence[Setting]) -> Array:
 def _below(z: Array) -> Array:
     """The normal distribution function."""
     return np.array([0.5 * (1.0 + math.erf(each / math.sqrt(2.0))) for each in z])
+
+
+def _begins(search: str, path: str | None, key: str) -> Any:
+    """Rank 0's, before anything is measured: the kept setting, or None; a text: why a search would be in vain."""
+    kept = None if path is None else _kept(path, key)
+    if kept is None and search == "gaussian":
+        try:
+            _library()
+        except ArgumentError as error:
+            return str(error)
+    return kept
 
 
 def _kept(path: str, key: str) -> Any:

@@ -80,10 +80,11 @@ def test_bad_arguments(options: dict[str, object], words: str) -> None:
 
 
 def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On all ranks, before anything is measured."""
     monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-    with hocket.local_world(1) as world:
-        told = world.run(lambda comm: raised(lambda: tune(comm, measured, job="x"), ArgumentError))
-    assert "pip install 'hocket[tune]', or search=\"random\"" in told[0]
+    with hocket.local_world(2) as world:
+        texts = world.run(lambda comm: raised(lambda: tune(comm, lambda setting: 1 / 0, job="x"), ArgumentError))
+    assert all("pip install 'hocket[tune]', or search=\"random\"" in text for text in texts)
 
 
 def test_what_one_rank_gives_wrong_is_told_on_all(tmp_path: pathlib.Path) -> None:
