@@ -141,7 +141,8 @@ class LocalWorld:
                 try:
                     return function(comm, *args)
                 except BaseException as error:
-                    comm.reporter.give_up(error)
+                    for each in comm.world.present():  # others may wait on any: a lane, a split
+                        each.reporter.give_up(error)
                     raise
                 finally:
                     comm.world.thread = NO_THREAD

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket
@@ -52,3 +53,22 @@ def test_a_rank_that_cannot_begin_keeps_nobody_waiting(monkeypatch: pytest.Monke
     with pytest.raises(MemoryError, match="no room"):
         hocket.local_world(3)
     assert time.monotonic() - began < 10  # the meeting's limit is 30 s
+
+
+@pytest.mark.parametrize("where", ["lane", "split", "world"])
+def test_a_rank_that_raises_keeps_nobody_waiting(where: str) -> None:
+    """On whichever communicator the others wait."""
+    heard: list[str] = []
+
+    def program(comm: hocket.Communicator) -> None:
+        comm = {"lane": lambda: comm.lane("apart", 5), "split": lambda: comm.split(0), "world": lambda: comm}[where]()
+        if comm.rank == 2:
+            raise ValueError("its own fault")
+        try:
+            comm.allreduce(np.ones(3), async_op=True).result()
+        except hocket.PeerLostError as error:
+            heard.append(str(error))
+
+    with hocket.local_world(3) as world, pytest.raises(ValueError, match="its own fault"):
+        world.run(program)
+    assert len(heard) == 2 and all("rank 2 failed: ValueError: its own fault" in text for text in heard), heard
