@@ -33,7 +33,7 @@ WORTH = 1.0
 def measured(comm: Communicator) -> Reads | None:
     """The rule of this communicator's host, on all ranks the same.  None: it is not one host that can tell.
 
-    Where both ways are weighed while messages are moved, that needs no measurement beforehand.
+    Where ranks find out while they call (plans/weigh.h), of what is only moved nothing is measured here.
     Ranks that outnumber the cores tell nothing: the order in which the system runs them decides.  Takes some 0.3 s.
     """
     if comm.membership.main.readable is None or comm.world.cores.crowded or comm.size == 1:

@@ -100,7 +100,9 @@ def _reads(comm: Communicator) -> list[str]:
     if readable is None:
         return []
     by = "as hocket tune has measured" if comm.membership.reads else "by the CPU's maker"
-    return [f"  {Reads(*readable.rule).words} ({by})"]
+    faster = [plan.text for plan in comm.membership.main.engine.plans.values() if plan.reads]
+    lines = [f"  {Reads(*readable.rule).words} ({by})"]
+    return lines + [f"  reading is the faster way now for {', '.join(faster[:3])}"] * bool(faster)
 
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ cdef int run_init(Run* r, Plan plan) except -1:
     r.t, r.limit, r.deadline, r.matched, r.source, r.user = 0, 0, 0, 0, -1, NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
     r.meeting, r.count, r.weight, r.what = NULL, &plan.counts.count, 0, plan.what
-    r.weigh = &plan.weigh if plan.weigh.each else NULL
+    r.weigh = &plan.weigh if plan.weigh.warm else NULL
     r.remaining = r.sends_left = r.nactive = 0
     if plan.ninstrs > r.capacity:
         free(r.states)
@@ -186,7 +186,7 @@ cdef inline int begin(Core* e, Run* r) noexcept nogil:
 
 
 cdef void weigh(Run* r) noexcept nogil:
-    """Which way do its messages go?  It counts from when the first one has come: the peer is there, too."""
+    """Which way do its messages go?  Time counts from when the first one has come: before, this rank waits for another."""
     cdef int timed = 0
     r.came_first = 0
     if hk_weigh_next(r.weigh, &timed):

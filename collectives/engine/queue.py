@@ -205,12 +205,18 @@ class Queue:
         reduces_far = self.readable is not None and Reads(*self.readable.rule).reduced is not None
         return 0 if reduces_far and WHOLE_FROM <= nbytes < WHOLE_BELOW else self.segment
 
-    def weighed(self, message: int) -> int:
-        """Bytes of the longest message of a plan that only moves them, or 0: the rule says which way they go."""
-        if self.readable is None:
+    def weighs(self, longest: int) -> int:
+        """Of a plan that only moves bytes, in blocks of so many at most: calls by slots before one counts (weigh.h).
+
+        0: the rule says how they go.
+        """
+        if self.readable is None or self.context is not None:
             return 0
         moved, _, weighed = Reads(*self.readable.rule)
-        return message if weighed is not None and weighed <= message < (moved or math.inf) else 0
+        if weighed is None or not weighed <= longest < (moved or math.inf):
+            return 0
+        rounds = 2 * self.readable.circle
+        return int(-(-rounds // longest))
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""

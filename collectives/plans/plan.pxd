@@ -7,7 +7,7 @@ from hocket.transports.library cimport hk_library
 
 cdef extern from "collectives/plans/weigh.h" nogil:
     struct hk_weigh:
-        uint64_t each
+        uint32_t warm
         uint32_t reading
     int hk_weigh_next(hk_weigh*, int* timed)
     void hk_weigh_learn(hk_weigh*, int read, uint64_t ns)

@@ -35,12 +35,12 @@ cdef class Counts:
 cdef class Plan:
     """`steps`: for each step a list of `Instr` (instr.py), where `About` is, too.  `segment`: run in segments of so many
     bytes on the wire of every piece (0: whole).  `library`: what a "call" calls (transports/library.h).  `meets`: it
-    calls a kernel, which meets those of the other ranks.  `weighed`: bytes of its longest message, if its ranks are to
-    find out how that goes best (weigh.h).
+    calls a kernel, which meets those of the other ranks.  `warm`: where its ranks are to find out how its messages go
+    best: calls by slots before one counts (weigh.h).
     """
 
     def __cinit__(self, list steps, about, size_t scratch=0, size_t segment=0, *, str traffic="one way", library=None,
-                  bint meets=False, size_t weighed=0):
+                  bint meets=False, uint32_t warm=0):
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0, held = 0, rolled = 0
         cdef size_t total = 0, segments = 1
         codec = about.codec
@@ -62,7 +62,7 @@ cdef class Plan:
         self.dtype, self.scratch, self.segment, self.fingerprint = about.dtype, scratch, segment, about.fingerprint
         self.collective, self.algorithm, self.text, self.site = about.collective, about.algorithm, about.text, about.site
         self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
-        self.library, self.meets, self.weigh.each = library, meets, weighed
+        self.library, self.meets, self.weigh.warm = library, meets, warm
         self.nbytes, self.counts = about.nbytes, Counts.__new__(Counts)
         self.coded = codec
         if codec is not None:

@@ -97,8 +97,9 @@ class Planner:
         wires = Wires(queue.eager, queue.engine.multicasts, join=segment == 0)
         lowered = lower(algorithm, self.rank, self.size, call.root, layout, wires, elements)
         about = self._about(queue, call, how, ask, algorithm)
-        weighed = queue.weighed(longest) if call.contract.traffic == "moved" else 0
-        plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic, weighed=weighed)
+        weighs = call.contract.traffic == "moved" and not call.private  # with counts that a rank alone knows it cannot
+        warm = queue.weighs(longest) if weighs else 0
+        plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic, warm=warm)
         self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
 

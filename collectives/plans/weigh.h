@@ -4,19 +4,19 @@
  * time of whole calls tells: the work of copying alone does not, as each way disturbs what the caches hold for the rest.
  * So now and then all calls of a plan go by slots for a few times, and by reading for a few times.  Slots must go round
  * their circle first, since lines that were not used for a while are far away.  All ranks make the same calls of a plan,
- * so they try at the same time, and no time is a mixture of both ways; each rank then decides by its own clock. */
+ * and the count of calls alone says when they try.  So no time is a mixture of both ways.  Each rank then decides by its
+ * own clock; where both ways take about the same, ranks may differ, and their messages go different ways. */
 #ifndef HK_WEIGH_H
 #define HK_WEIGH_H
 
 #include <stdint.h>
 
 enum {
-    HK_WEIGH_ROUNDS = 2 << 20, /* bytes that go by slots before one counts: twice the largest circle of 2 ranks */
-    HK_WEIGH_FIRST = 1,        /* calls that are read before one counts */
-    HK_WEIGH_TIMED = 4,        /* calls that count, but for the slowest of them: it may have been interrupted */
-    HK_WEIGH_SOON = 2,         /* the first try comes after so many lengths of one ... */
-    HK_WEIGH_APART = 32,       /* ... and each next one after twice as many, up to these; a change begins anew */
-    HK_WEIGH_GAIN = 9          /* in tenths: what the other way must take at most */
+    HK_WEIGH_FIRST = 1,  /* calls that are read before one counts */
+    HK_WEIGH_TIMED = 4,  /* calls that count, but for the slowest of them: it may have been interrupted */
+    HK_WEIGH_SOON = 2,   /* the first try ends after so many lengths of one ... */
+    HK_WEIGH_APART = 32, /* ... and each next one after twice as many, up to these */
+    HK_WEIGH_GAIN = 9    /* in tenths: what the other way must take at most */
 };
 
 /* The calls of a try that went one way. */
@@ -27,7 +27,7 @@ typedef struct hk_weigh_times {
 
 /* Of one plan on one rank. */
 typedef struct hk_weigh {
-    uint64_t each;    /* bytes of its longest message; 0: nothing is weighed, and the rest is not used */
+    uint32_t warm;    /* calls that go by slots before one counts; 0: nothing is weighed, and the rest is not used */
     uint32_t reading; /* is reading the faster way? */
     uint32_t turn;    /* calls since the last try ended */
     uint32_t apart;   /* lengths of a try until the next one has ended; 0: no call yet */
@@ -36,7 +36,7 @@ typedef struct hk_weigh {
 
 /* The calls of a try that go by slots; behind them are those that are read. */
 static inline uint32_t hk_weigh_slots(const hk_weigh *w) {
-    return (uint32_t)((HK_WEIGH_ROUNDS + w->each - 1) / w->each) + HK_WEIGH_TIMED;
+    return w->warm + HK_WEIGH_TIMED;
 }
 
 static inline uint32_t hk_weigh_length(const hk_weigh *w) { return hk_weigh_slots(w) + HK_WEIGH_FIRST + HK_WEIGH_TIMED; }
@@ -46,9 +46,7 @@ static inline void hk_weigh_decide(hk_weigh *w) {
     const hk_weigh_times *usual = &w->way[w->reading], *other = &w->way[!w->reading];
     const int whole = usual->count == HK_WEIGH_TIMED && other->count == HK_WEIGH_TIMED;
     if (w->apart < HK_WEIGH_APART) w->apart *= 2;
-    if (!whole || 10 * (other->ns - other->slowest) >= HK_WEIGH_GAIN * (usual->ns - usual->slowest)) return;
-    w->reading = !w->reading;
-    w->apart = HK_WEIGH_SOON;
+    if (whole && 10 * (other->ns - other->slowest) < HK_WEIGH_GAIN * (usual->ns - usual->slowest)) w->reading = !w->reading;
 }
 
 /* Are the messages of the next call to be read?  `timed`: does this call count in a try? */

@@ -71,9 +71,9 @@ SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the 
 
 INTEL = HK_BY_REF_MIN, 1 << 20, None
 READS = {"GenuineIntel": (INTEL, INTEL), "": ((1 << 22, None, 1 << 17), (1 << 20, None, None))}
-"""By the CPU's maker, where `hocket tune` has not measured it (docs/performance.md): bytes of a message that is only
-moved, and of one that is reduced, from which a peer reads it out of this process's memory; and of one that is only moved
-from which both ways are tried (plans/weigh.h).  None: it never does.  First where each rank has a core; then where ranks
+"""By the CPU's maker, where `hocket tune` has not measured it (docs/performance.md).  From how many bytes on a peer reads a
+message out of this process's memory: one that is only moved, and one that is reduced; None: it never does.  And from how
+many on both ways are tried for what is only moved (plans/weigh.h).  First where each rank has a core; then where ranks
 outnumber cores, so that one copy instead of two is what counts."""
 L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
@@ -112,7 +112,7 @@ cdef class RingChannels:
     cdef list blocks        # (offset, bytes) of its window that it has
     cdef bytes full         # why it could have no more, once that was so
     cdef bint closed
-    cdef uint32_t circle
+    cdef readonly uint32_t circle       # bytes that the slots of one ring go round in
     cdef uint64_t far_moved, far_reduced
     cdef object weighed
 

@@ -188,6 +188,7 @@ def wrong(comm: Any) -> None:
         (ArgumentError, "must have parameters", {"schedule": "pipedream", "update": print}),
         (MismatchError, "different micro: 4 on rank 0", {"micro": 5 if last else 4}),
         (ArgumentError, "like must be a NumPy array", {"like": torch.empty(2, 2)}),
+        (ArgumentError, "like must be a NumPy array", {"like": memoryview(b"12") if last else like}),
     ):
         with pytest.raises(kind, match=text):
             Pipeline(Linear(), comm, **{"like": like, **more})
@@ -224,6 +225,22 @@ def test_stages(size: int, transport: str) -> None:
         gradients_are_those_of_one_rank, several_stages_on_a_rank, no_order_of_sends_is_wrong,
         weights_are_those_of_the_forward_pass, wrong,
     ), size, transport)  # fmt: skip
+
+
+def test_as_many_bytes_of_another_shape() -> None:
+    """The next stage would take them for what it was promised."""
+    def program(comm: Any) -> None:
+        pipe = Pipeline(Linear(), comm, np.empty((4, 1), np.float32), micro=2)
+        if comm.rank == 0:
+            with pytest.raises(MismatchError, match=r"stage 0 gives shape \(2, 2\) .* a like of shape \(4, 1\)"):
+                pipe.step(np.ones((4, 2), np.float32))
+            comm.close()
+        else:
+            with pytest.raises(hocket.Error):
+                pipe.step(loss=loss_of(np.ones((4, 1)), 2))
+
+    with hocket.local_world(2) as world:
+        world.run(program)
 
 
 def ended(name: str, ranks: int, micro: int, chunks: int) -> int:

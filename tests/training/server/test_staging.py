@@ -33,6 +33,8 @@ def passes(comm: Communicator) -> None:
                 same(values, np.full(SHAPES[i], i + 1.0, np.float32), name)
         for name, values in layers:
             assert name == "l0" and values[0, 0] == 1
+            with pytest.raises(hocket.ArgumentError, match="a pass is under way in these buffers"):
+                next(iter(layers))
             break
         for (name, values), i in zip(Staged(client, names[::-1]), range(5, -1, -1), strict=True):
             assert name == f"l{i}" and values.min() == values.max() == i + 1

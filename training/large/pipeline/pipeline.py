@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.arguments import choices, kind, whole
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, MismatchError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
 from hocket.training.large.pipeline.orders import FORWARD, ORDERS, Pass
@@ -60,7 +60,8 @@ class Pipeline:
     ) -> None:  # fmt: skip
         self.comm, self.like, self.micro, self.schedule, self._update = comm, like, micro, schedule, update
         self.stages: list[Any] = [*stage] if isinstance(stage, Sequence) else [stage]
-        agree(comm, "Pipeline", self._said)
+        self._takes = agree(comm, "Pipeline", self._said, [_form(each) for each in self._likes()])
+        """What stages were promised: dtype and shape, by rank and by its stages."""
         self.first, self.last = comm.rank == 0, comm.rank == comm.size - 1
         self.order = [*ORDERS[schedule](comm.rank, comm.size, micro, len(self.stages))]
         self.most = 0
@@ -92,6 +93,20 @@ class Pipeline:
 
     def _likes(self) -> list[Any]:
         return [*self.like] if isinstance(self.like, (list, tuple)) else [self.like] * len(self.stages)
+
+    def _check(self, each: Pass, y: Array) -> None:
+        """Messages carry bytes alone: as many of another shape would be taken for what the next stage was promised."""
+        following = each.chunk * self.comm.size + self.comm.rank + 1
+        chunk, rank = divmod(following, self.comm.size)
+        takes = self._takes[rank][chunk] if chunk < len(self.stages) else None
+        if takes is None:
+            return
+        gives = _form(np.asarray(y))
+        if takes != gives:
+            raise MismatchError(
+                f"Pipeline: stage {following - 1} gives {_words(gives)}, and stage {following}, on rank {rank}, was "
+                f"made with a like of {_words(takes)}"
+            )
 
     def step(self, batch: Array | None = None, loss: Loss | None = None) -> float | None:
         """Both passes of all micro-batches.  The last stage returns the sum of their losses, the others None.
@@ -130,6 +145,7 @@ class Pipeline:
                 y, needed = stage.forward(messages.take(each) if given else inputs[each.micro])
                 if self.versions:
                     self.versions.begin(each.micro)
+                self._check(each, y)
                 messages.send(each, y)
                 gradient = None
                 if messages.number(each) == messages.last and loss is not None:
@@ -145,6 +161,15 @@ class Pipeline:
                 messages.send(each, dx)
         messages.end()
         return total if self.last else None
+
+
+def _form(x: Any) -> list[Any] | None:
+    """The dtype and the shape, for other ranks; None: it is no array of NumPy's dtypes."""
+    return [str(x.dtype), [*x.shape]] if isinstance(getattr(x, "dtype", None), np.dtype) else None
+
+
+def _words(form: Any) -> str:
+    return f"shape {tuple(form[1])} and dtype {form[0]}"
 
 
 def _raise(why: str) -> dict[str, Any]:

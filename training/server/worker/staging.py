@@ -23,9 +23,9 @@ from hocket.training.server.worker.handles import Handle
 class Staged:
     """Layers, each a `Range`, in the order in which a pass needs them; `ahead` of them are on their way, or there.
 
-    Iterating yields (name, values); the values are valid until the next one.  A backward pass is another `Staged`, of
-    the names in reverse.  What is pushed meanwhile is seen where the pull comes behind it: a layer that was pushed in
-    its turn is fresh in the next pass.
+    Iterating yields (name, values); the values are valid until the next one.  One pass at a time: another one meanwhile
+    raises ArgumentError.  A backward pass is another `Staged`, of the names in reverse.  What is pushed meanwhile is
+    seen where the pull comes behind it: a layer that was pushed in its turn is fresh in the next pass.
 
     Cost: (ahead + 1) times the largest layer in memory, and a pass takes the longer of computation and pulls where all
     layers are alike.
@@ -48,6 +48,7 @@ class Staged:
             raise ArgumentError(f"{client.who}: ahead={ahead} must be at least 1")
         self._client, self._layers = client, [(name, self._range(client, name)) for name in names]
         nbytes = max((table.size * np.dtype(table.dtype).itemsize for _, table in self._layers), default=0)
+        self._under_way = False
         self._buffers = [np.empty(nbytes, np.uint8) for _ in range(min(ahead + 1, len(self._layers)))]
 
     @staticmethod
@@ -63,8 +64,10 @@ class Staged:
         return sum(each.nbytes for each in self._buffers)
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:
+        if self._under_way:
+            raise ArgumentError(f"{self._client.who}: a pass is under way in these buffers; make another Staged")
         coming: deque[tuple[str, Handle]] = deque()
-        place = 0
+        place, self._under_way = 0, True
         try:
             while place < len(self._layers) or coming:
                 while place < len(self._layers) and len(coming) < len(self._buffers):
@@ -74,6 +77,7 @@ class Staged:
                 yield name, handle.wait()
                 coming.popleft()
         finally:  # a pass that is left early: the buffers are not ours yet
+            self._under_way = False
             for _, handle in coming:
                 handle.wait()
 
