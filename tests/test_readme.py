@@ -41,14 +41,14 @@ def test_there_is_an_example_for_each_reader_and_a_first_one() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("arrays", {f"{rank}1.5[0123][4.]": 1 for rank in range(4)}),
-        ("slow_link", {f"{rank}{{}}True": 1 for rank in range(4)}),
-        ("survivors", {"lost(1,)sum2.0": 2}),
-        ("first", {f"rank{rank}of4[6.10.14.]": 1 for rank in range(4)}),
+        ("arrays", {re.escape(f"{rank}1.5[0123][4.]"): 1 for rank in range(4)}),
+        ("slow_link", {re.escape(f"{rank}{{}}True"): 1 for rank in range(4)}),
+        ("survivors", {r"lost\(1,\)sum[23]\.0": 2}),  # 3: the one that was started again is there already
+        ("first", {re.escape(f"rank{rank}of4[6.10.14.]"): 1 for rank in range(4)}),
     ],
 )
 def test_it_runs(name: str, said: dict[str, int], tmp_path: pathlib.Path) -> None:
-    """`said`: how often the ranks print what, spaces left out."""
+    """`said`: how often the ranks print what (an expression), spaces left out."""
     command, source = EXAMPLES[name]
     (tmp_path / f"{name}.py").write_text(source)
     env = {
@@ -59,4 +59,4 @@ def test_it_runs(name: str, said: dict[str, int], tmp_path: pathlib.Path) -> Non
     done = subprocess.run(shlex.split(command), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     out = "".join(done.stdout.split())
-    assert {text: out.count(text) for text in said} == said, done.stdout
+    assert {text: len(re.findall(text, out)) for text in said} == said, done.stdout
