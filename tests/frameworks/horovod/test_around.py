@@ -239,7 +239,7 @@ def test_hocket_run_lets_survivors_go_on(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ELASTIC)
     env = {**os.environ, "PLACE": "1", "PYTHONPATH": jobs.SOURCES}
-    run = [*RUN, "--elastic", "-n", "4", "--", sys.executable, str(script)]
+    run = [*RUN, "--elastic", "--restarts", "0", "-n", "4", "--", sys.executable, str(script)]
     ended = subprocess.run(run, env=env, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
     assert ended.returncode == 0, ended
     assert ended.stdout.count("went on") == 3 and "rank 1" in ended.stderr and "--elastic" in ended.stderr
