@@ -15,7 +15,7 @@ enum {
     HK_WEIGH_FIRST = 1,  /* calls that are read before one counts */
     HK_WEIGH_TIMED = 4,  /* calls that count, but for the slowest of them: it may have been interrupted */
     HK_WEIGH_SOON = 2,   /* the first try ends after so many lengths of one ... */
-    HK_WEIGH_APART = 32, /* ... and each next one after twice as many, up to these */
+    HK_WEIGH_APART = 64, /* ... and each next one after twice as many, up to these: 1 % of calls go the other way */
     HK_WEIGH_GAIN = 9    /* in tenths: what the other way must take at most */
 };
 
