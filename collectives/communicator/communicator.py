@@ -60,7 +60,6 @@ from hocket.collectives.calls.numbers import KINDS
 from hocket.collectives.calls.ops import Op
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.communicator import equality, objects
-from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.ending import Ending
 from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.extending import Extending
@@ -444,7 +443,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Renewing):
 
     def __dir__(self) -> list[str]:
         """What a user may call, for completion; not what the parts of the library call."""
-        kinds = Collectives, PointToPoint, Extending, Observing, Renewing, Communicator
+        kinds = [each for each in type(self).__mro__ if each is not object]
         names = [name for each in (*kinds, self) for name in vars(each)]
         own = [name for name in names if not name.startswith("_") and name not in PARTS]
         return [*own, *(name for name in super().__dir__() if name.startswith("__"))]

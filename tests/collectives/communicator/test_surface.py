@@ -12,11 +12,12 @@ import pytest
 import hocket
 from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.communicator.lanes import Laned
 from hocket.collectives.communicator.observing import Observing
 
 METHODS = [
     name
-    for name, each in (vars(Collectives) | vars(Communicator) | vars(Observing)).items()
+    for name, each in (vars(Collectives) | vars(Laned) | vars(Communicator) | vars(Observing)).items()
     if inspect.isroutine(each) and not isinstance(each, staticmethod | classmethod) and not name.startswith("_")
 ]
 
@@ -57,6 +58,7 @@ def test_wrong_numbers_of_arguments_are_pythons_own_error() -> None:
 def test_completion() -> None:
     with hocket.local_world(1) as world:
         seen = [name for name in dir(world.comms[0]) if not name.startswith("_")]
+    assert {name for name in hocket.__all__ if hasattr(Communicator, name)} <= set(seen)
     assert set(METHODS) <= set(seen) and {"rank", "size", "name", "close"} <= set(seen)
     assert not {"disown", "hear", "give_up", "on_wait", "wire", "world", "runner", "stop"} & set(seen)
     assert all(hasattr(world.comms[0], name) for name in seen)

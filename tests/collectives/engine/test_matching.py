@@ -217,6 +217,7 @@ def test_all_of_one_peer() -> None:
 
 
 @pytest.mark.more
+@pytest.mark.timeout(600)
 def test_all_of_any_tag() -> None:
     assert walk(any_tag()) == 16 * 58_320
 
