@@ -12,12 +12,11 @@ import pytest
 import hocket
 from hocket.collectives.communicator.collectives import Collectives
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.communicator.lanes import Laned
 from hocket.collectives.communicator.observing import Observing
 
 METHODS = [
     name
-    for name, each in (vars(Collectives) | vars(Laned) | vars(Communicator) | vars(Observing)).items()
+    for name, each in (vars(Collectives) | vars(Communicator) | vars(Observing)).items()
     if inspect.isroutine(each) and not isinstance(each, staticmethod | classmethod) and not name.startswith("_")
 ]
 
