@@ -128,7 +128,8 @@ def tell():
 signal.signal(signal.SIGTERM, end)
 threading.Thread(target=tell, daemon=True).start()
 {call}
-time.sleep(20)
+for _ in range(400):
+    time.sleep(0.05)    # one long sleep would miss a signal that comes just before it begins: Python looks behind it
 """
 IN_A_CALL, IN_STEPS = "comm.allreduce(x)", "while True: comm.allreduce(x)"
 NOT_ALL = "if rank == 0: comm.allreduce(x)"
