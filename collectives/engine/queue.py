@@ -206,9 +206,9 @@ class Queue:
         return 0 if reduces_far and WHOLE_FROM <= nbytes < WHOLE_BELOW else self.segment
 
     def weighs(self, longest: int) -> int:
-        """Of a plan that only moves bytes, in blocks of so many at most: calls by slots before one counts (weigh.h).
+        """Calls of a plan that go by slots before one counts (weigh.h); 0: the rule decides how its messages go.
 
-        0: the rule says how they go.
+        The plan only moves bytes; `longest`: those of its longest block.
         """
         if self.readable is None or self.context is not None:
             return 0

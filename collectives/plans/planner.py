@@ -97,7 +97,8 @@ class Planner:
         wires = Wires(queue.eager, queue.engine.multicasts, join=segment == 0)
         lowered = lower(algorithm, self.rank, self.size, call.root, layout, wires, elements)
         about = self._about(queue, call, how, ask, algorithm)
-        weighs = call.contract.traffic == "moved" and not call.private  # with counts that a rank alone knows it cannot
+        # All ranks must try at the same calls, and of a private call each knows its own counts alone.
+        weighs = call.contract.traffic == "moved" and not call.private
         warm = queue.weighs(longest) if weighs else 0
         plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic, warm=warm)
         self.connect(queue, plan, self.members.limit(ask.timeout))

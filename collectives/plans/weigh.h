@@ -35,9 +35,7 @@ typedef struct hk_weigh {
 } hk_weigh;
 
 /* The calls of a try that go by slots; behind them are those that are read. */
-static inline uint32_t hk_weigh_slots(const hk_weigh *w) {
-    return w->warm + HK_WEIGH_TIMED;
-}
+static inline uint32_t hk_weigh_slots(const hk_weigh *w) { return w->warm + HK_WEIGH_TIMED; }
 
 static inline uint32_t hk_weigh_length(const hk_weigh *w) { return hk_weigh_slots(w) + HK_WEIGH_FIRST + HK_WEIGH_TIMED; }
 

@@ -106,8 +106,11 @@ class Delayed:
         return {"kind": KIND, "steps": self._steps, "velocity": velocity}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`, on any number of ranks.  `parameters` hold what was saved with it, already."""
-        if not isinstance(state, dict) or state.get("kind") != KIND:
+        """Go on from `state_dict()`, on any number of ranks.  `parameters` hold what was saved with it, already.
+
+        Raises ArgumentError if it is another state, or if its momenta have other names or shapes.
+        """
+        if not isinstance(state, dict) or state.get("kind") != KIND or not {"steps", "velocity"} <= state.keys():
             raise ArgumentError("Delayed.load_state_dict(): expected what Delayed.state_dict() gave")
         velocity = state["velocity"]
         for name in sorted(self._velocity.keys() | velocity.keys()):

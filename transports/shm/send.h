@@ -63,13 +63,22 @@ static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t le
     return process_vm_readv(p->self, &here, 1, there, 2, 0) == 2;
 }
 
+/* From how many bytes on are messages of a call read in the producer's own memory? */
+static inline uint64_t hk_far_from(const hk_producer *p, int traffic) {
+    switch (traffic) {
+    case HK_MOVED: return p->far_moved;
+    case HK_REDUCED: return p->far_reduced;
+    case HK_READ: return HK_BY_REF_MIN;
+    default: return HK_NEVER;
+    }
+}
+
 /* Need these bytes not be copied?  In the producer's own memory: if that is the faster way.  With slots both cores copy,
  * half of the work each, which is always better where only one side sends.  Where reductions do not read far memory, they
  * do not read the window's either: the receiver would draw lines out of the sender's core that this one is about to write. */
 static inline int hk_by_name(const hk_producer *p, int traffic, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
-    const uint64_t far_from = traffic == HK_MOVED ? p->far_moved : traffic == HK_REDUCED ? p->far_reduced
-                              : traffic == HK_READ ? HK_BY_REF_MIN : HK_NEVER;
+    const uint64_t far_from = hk_far_from(p, traffic);
     if (length < HK_BY_REF_MIN || (traffic == HK_REDUCED && far_from == HK_NEVER)) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
     if (!p->far || length < far_from || len < HK_FAR_PIECE_MIN) return 0;

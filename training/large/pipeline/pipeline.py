@@ -112,7 +112,8 @@ class Pipeline:
         """Both passes of all micro-batches.  The last stage returns the sum of their losses, the others None.
 
         `batch`: on the first rank; its rows are cut into micro-batches.  `loss`: on the last one.  ArgumentError, on
-        all ranks, if either is wrong.  Cost: an allreduce of one number, besides the messages.
+        all ranks, if either is wrong; MismatchError, on one rank, if its stage gives another shape or dtype than
+        the next one's `like`: end the job then.  Cost: an allreduce of one number, besides the messages.
         """
         why = self._refusal(batch, loss)
         if self.comm.allreduce(int(bool(why)), "max"):
