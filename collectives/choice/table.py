@@ -20,7 +20,7 @@ HIERARCHICAL_FROM = 64 * KB
 """Below this one more level costs more steps than the shared links save."""
 
 
-class Choice(NamedTuple):
+class UpTo(NamedTuple):
     """Up to that many ranks and bytes, use that algorithm.
 
     Bytes are a rank's whole vector; for alltoall one block of it.
@@ -31,97 +31,97 @@ class Choice(NamedTuple):
     name: str
 
 
-def _scan_rows(nbytes: int) -> tuple[Choice, ...]:
+def _scan_rows(nbytes: int) -> tuple[UpTo, ...]:
     """Beyond `nbytes`, a chain is better for few ranks."""
-    return Choice(ANY, nbytes, "recursive_doubling"), Choice(16, ANY, "linear"), Choice(ANY, ANY, "recursive_doubling")
+    return UpTo(ANY, nbytes, "recursive_doubling"), UpTo(16, ANY, "linear"), UpTo(ANY, ANY, "recursive_doubling")
 
 
-ROWS: dict[tuple[str, str], tuple[Choice, ...]] = {
+ROWS: dict[tuple[str, str], tuple[UpTo, ...]] = {
     ("allreduce", "a host"): (
-        Choice(2, 8 * KB, "one_shot"),
-        Choice(4, 4 * KB, "one_shot"),
-        Choice(8, 2 * KB, "one_shot"),
-        Choice(16, ANY, "direct"),
-        Choice(ANY, 8 * KB, "recursive_doubling"),
-        Choice(ANY, 512 * KB, "halving_doubling"),
-        Choice(ANY, ANY, "ring"),
-        Choice(ANY, ANY, "double_binary_tree"),
+        UpTo(2, 8 * KB, "one_shot"),
+        UpTo(4, 4 * KB, "one_shot"),
+        UpTo(8, 2 * KB, "one_shot"),
+        UpTo(16, ANY, "direct"),
+        UpTo(ANY, 8 * KB, "recursive_doubling"),
+        UpTo(ANY, 512 * KB, "halving_doubling"),
+        UpTo(ANY, ANY, "ring"),
+        UpTo(ANY, ANY, "double_binary_tree"),
     ),
     # Measured only where two and four ranks share one GPU.  A rank issues 4 p - 2 copies, waits and so on for one_shot
     # and 10 p - 8 for direct (tests/collectives/gpu/test_collectives.py counts them), some microseconds each; one_shot
     # moves more, which takes a few more microseconds up to here.
-    ("allreduce", "cuda"): (Choice(8, 1024 * KB, "one_shot"), Choice(ANY, 64 * KB, "recursive_doubling")),
+    ("allreduce", "cuda"): (UpTo(8, 1024 * KB, "one_shot"), UpTo(ANY, 64 * KB, "recursive_doubling")),
     # Measured on one GPU under MPS only (docs/gpu.md).  Up to 1 MiB a kernel of each rank does all of it (meeting.pyx).
     # From these sizes on vLLM's kernel takes two shots (its csrc/custom_all_reduce.cuh), as `direct` does.
     ("allreduce", "cuda kernels"): (
-        Choice(2, 1024 * KB, "one_shot"),
-        Choice(4, 512 * KB, "one_shot"),
-        Choice(8, 256 * KB, "one_shot"),
+        UpTo(2, 1024 * KB, "one_shot"),
+        UpTo(4, 512 * KB, "one_shot"),
+        UpTo(8, 256 * KB, "one_shot"),
     ),
     # `one_shot` has one step less than `direct`, but p / 2 times the bytes: it pays below 0.67 (4 ranks), 0.19 (8) of
     # a link's latency times its rate, which is 4 KB (1 Gbit/s, 30 us) to 50 KB (25 Gbit/s, 15 us).
     ("allreduce", "hosts"): (
-        Choice(2, 64 * KB, "one_shot"),
-        Choice(4, 8 * KB, "one_shot"),
-        Choice(8, 2 * KB, "one_shot"),
-        Choice(8, 4096 * KB, "direct"),
-        Choice(ANY, 8 * KB, "recursive_doubling"),
-        Choice(ANY, 512 * KB, "halving_doubling"),
-        Choice(ANY, ANY, "ring"),
-        Choice(16, ANY, "direct"),
-        Choice(ANY, ANY, "double_binary_tree"),
+        UpTo(2, 64 * KB, "one_shot"),
+        UpTo(4, 8 * KB, "one_shot"),
+        UpTo(8, 2 * KB, "one_shot"),
+        UpTo(8, 4096 * KB, "direct"),
+        UpTo(ANY, 8 * KB, "recursive_doubling"),
+        UpTo(ANY, 512 * KB, "halving_doubling"),
+        UpTo(ANY, ANY, "ring"),
+        UpTo(16, ANY, "direct"),
+        UpTo(ANY, ANY, "double_binary_tree"),
     ),
     ("reduce_scatter", "a host"): (
-        Choice(16, ANY, "direct"),
-        Choice(ANY, 512 * KB, "recursive_halving"),
-        Choice(ANY, ANY, "ring"),
-        Choice(ANY, ANY, "direct"),
+        UpTo(16, ANY, "direct"),
+        UpTo(ANY, 512 * KB, "recursive_halving"),
+        UpTo(ANY, ANY, "ring"),
+        UpTo(ANY, ANY, "direct"),
     ),
     ("reduce_scatter", "hosts"): (
-        Choice(8, 512 * KB, "direct"),
-        Choice(ANY, 512 * KB, "recursive_halving"),
-        Choice(ANY, ANY, "ring"),
-        Choice(ANY, ANY, "direct"),
+        UpTo(8, 512 * KB, "direct"),
+        UpTo(ANY, 512 * KB, "recursive_halving"),
+        UpTo(ANY, ANY, "ring"),
+        UpTo(ANY, ANY, "direct"),
     ),
     ("allgather", "a host"): (
-        Choice(16, ANY, "direct"),
-        Choice(ANY, 512 * KB, "recursive_doubling"),
-        Choice(ANY, ANY, "ring"),
+        UpTo(16, ANY, "direct"),
+        UpTo(ANY, 512 * KB, "recursive_doubling"),
+        UpTo(ANY, ANY, "ring"),
     ),
     ("allgather", "hosts"): (
-        Choice(8, 512 * KB, "direct"),
-        Choice(ANY, 8 * KB, "bruck"),
-        Choice(ANY, 512 * KB, "recursive_doubling"),
-        Choice(ANY, ANY, "ring"),
+        UpTo(8, 512 * KB, "direct"),
+        UpTo(ANY, 8 * KB, "bruck"),
+        UpTo(ANY, 512 * KB, "recursive_doubling"),
+        UpTo(ANY, ANY, "ring"),
     ),
-    ("broadcast", "a host"): (Choice(ANY, ANY, "direct"),),
+    ("broadcast", "a host"): (UpTo(ANY, ANY, "direct"),),
     ("broadcast", "hosts"): (
-        Choice(2, ANY, "direct"),
-        Choice(4, 32 * KB, "direct"),
-        Choice(16, 32 * KB, "binomial"),
-        Choice(16, ANY, "chain"),
-        Choice(ANY, 64 * KB, "binomial"),
-        Choice(ANY, ANY, "scatter_allgather"),
+        UpTo(2, ANY, "direct"),
+        UpTo(4, 32 * KB, "direct"),
+        UpTo(16, 32 * KB, "binomial"),
+        UpTo(16, ANY, "chain"),
+        UpTo(ANY, 64 * KB, "binomial"),
+        UpTo(ANY, ANY, "scatter_allgather"),
     ),
     ("reduce", "a host"): (
-        Choice(16, ANY, "direct"),
-        Choice(ANY, 64 * KB, "binomial"),
-        Choice(ANY, ANY, "reduce_scatter_gather"),
-        Choice(ANY, ANY, "binomial"),
+        UpTo(16, ANY, "direct"),
+        UpTo(ANY, 64 * KB, "binomial"),
+        UpTo(ANY, ANY, "reduce_scatter_gather"),
+        UpTo(ANY, ANY, "binomial"),
     ),
     ("reduce", "hosts"): (
-        Choice(2, ANY, "direct"),
-        Choice(4, 64 * KB, "direct"),
-        Choice(ANY, 64 * KB, "binomial"),
-        Choice(ANY, ANY, "reduce_scatter_gather"),
-        Choice(ANY, ANY, "binomial"),
+        UpTo(2, ANY, "direct"),
+        UpTo(4, 64 * KB, "direct"),
+        UpTo(ANY, 64 * KB, "binomial"),
+        UpTo(ANY, ANY, "reduce_scatter_gather"),
+        UpTo(ANY, ANY, "binomial"),
     ),
-    ("gather", "a host"): (Choice(ANY, ANY, "direct"),),
-    ("gather", "hosts"): (Choice(8, ANY, "direct"), Choice(ANY, 64 * KB, "binomial"), Choice(ANY, ANY, "direct")),
-    ("scatter", "a host"): (Choice(ANY, ANY, "direct"),),
-    ("scatter", "hosts"): (Choice(8, ANY, "direct"), Choice(ANY, 64 * KB, "binomial"), Choice(ANY, ANY, "direct")),
-    ("alltoall", "a host"): (Choice(16, ANY, "direct"), Choice(ANY, ANY, "pairwise")),
-    ("alltoall", "hosts"): (Choice(ANY, 256, "bruck"), Choice(ANY, ANY, "pairwise")),
+    ("gather", "a host"): (UpTo(ANY, ANY, "direct"),),
+    ("gather", "hosts"): (UpTo(8, ANY, "direct"), UpTo(ANY, 64 * KB, "binomial"), UpTo(ANY, ANY, "direct")),
+    ("scatter", "a host"): (UpTo(ANY, ANY, "direct"),),
+    ("scatter", "hosts"): (UpTo(8, ANY, "direct"), UpTo(ANY, 64 * KB, "binomial"), UpTo(ANY, ANY, "direct")),
+    ("alltoall", "a host"): (UpTo(16, ANY, "direct"), UpTo(ANY, ANY, "pairwise")),
+    ("alltoall", "hosts"): (UpTo(ANY, 256, "bruck"), UpTo(ANY, ANY, "pairwise")),
     ("scan", "a host"): _scan_rows(64 * KB),
     ("scan", "hosts"): _scan_rows(512 * KB),
     ("exscan", "a host"): _scan_rows(64 * KB),

@@ -2,7 +2,7 @@
 
 The same calls on a subclass of torch's `Backend`, which these versions allow in Python.  torch's own process group
 holds it, chooses it by the tensors' device, and reaches it through C++: slower for small calls than a group of hocket
-alone (group.py).
+alone (process_group.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process group: how it is made, what it says of itself, how it ends.  Its calls are in calls.py.
+"""The process group: how it is made, what it says of itself, how it ends.  Its calls are in calls/.
 
 A Python subclass of torch's ProcessGroup: no compiled code against torch, and the shortest way for calls from Python,
 as nothing stands between torch's functions and these methods.  torch's own ProcessGroup keeps its name and its options
