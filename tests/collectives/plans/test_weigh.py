@@ -30,9 +30,10 @@ TRIES = """
     channels.READS = {{"": ((1 << 22, None, {weighed}),) * 2}}
     import hocket
     comm = hocket.init(transport="shm")
+    lengths = {{n: np.arange(comm.size * n, dtype=np.float32) % 65521 for n in (131_072, 400_001)}}  # a shift shows
     for step in range({steps}):
-        for n in (131_072, 400_001):
-            x = np.arange(comm.size * n, dtype=np.float32) % 65521 + step      # so that a shift by a slot shows
+        for n, numbered in lengths.items():
+            x = numbered + step
             y = comm.alltoall(x + comm.rank)
             mine = x[comm.rank * n : (comm.rank + 1) * n]
             for peer in range(comm.size):
