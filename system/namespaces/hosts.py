@@ -7,6 +7,7 @@ Needs root and iproute2.  They are removed when the block ends, however it ends;
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -81,6 +82,7 @@ def shape(name: str, rate: str) -> None:
     _run("tc", "-n", name, "qdisc", "add", "dev", CABLE, "root", "handle", "1:", *bucket)
 
 
+@functools.cache
 def refusal(rate: str | None = None) -> str | None:
     """Why the system lets this process have no such hosts; None if it does.
 

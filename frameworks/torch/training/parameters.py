@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hocket.arguments import kind
@@ -29,7 +29,7 @@ class Parameters(Flat):
             got = f"{array.dtype}{tuple(array.shape)}" if isinstance(array, torch.Tensor) else kind(array)
             raise ArgumentError(f"parameter {name!r} must be a tensor of floats; got {got}")
         with torch.no_grad():
-            return array.to_local() if isinstance(array, DTensor) else array.detach()
+            return _own(array)
 
     def widest(self) -> np.dtype[Any]:
         doubles = [name for name, each in self.arrays.items() if each.dtype == torch.float64]
@@ -48,6 +48,15 @@ class Parameters(Flat):
     def write(self, names: Sequence[str], vector: Array) -> None:
         for name, part in zip(names, self.parts(names, vector), strict=True):
             self.arrays[name].copy_(torch.from_numpy(part))
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part.  Where nobody has imported torch's module of DTensors, which takes a second, there is none."""
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is not None and isinstance(tensor, module.DTensor):
+        own: torch.Tensor = tensor.to_local()
+        return own
+    return tensor.detach()
 
 
 def parameters(module: torch.nn.Module) -> Parameters:
