@@ -15,6 +15,7 @@ import numpy as np
 from hocket.arguments import kind
 from hocket.errors import ArgumentError
 from hocket.extending import digest as of_bytes
+from hocket.training.held import Held
 
 Array = np.ndarray[Any, Any]
 FLOATS = (np.float16, np.float32, np.float64)
@@ -40,6 +41,7 @@ class Flat:
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         if not isinstance(arrays, Mapping) or not arrays or any(not isinstance(name, str) for name in arrays):
             raise ArgumentError(f"parameters must be arrays by name, at least one; got {kind(arrays)}")
+        self.held = Held(arrays)
         self.arrays = {name: self.taken(name, array) for name, array in arrays.items()}
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(each.shape) for name, each in self.arrays.items()}
         self.sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
@@ -90,7 +92,7 @@ class Flat:
 
     def forget(self) -> None:
         """Keep names, shapes and sizes, and no array."""
-        self.arrays = {}
+        self.arrays, self.held = {}, Held({})
 
     def vector(self) -> Array:
         """All arrays, in a new vector."""

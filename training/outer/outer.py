@@ -43,13 +43,14 @@ class Outer:
     """The loop.  Call `step()` after each inner step, on all ranks; `finish()` when the training ends.
 
     `members`: a communicator, or a crew.  `parameters`: float arrays by name, the same names and shapes on all ranks,
-    changed in place (`hocket.torch.training.parameters(module)` makes them of a module).  They begin as rank 0's.
-    `every`: steps from a fragment's round to its next.  `by="count"`: `every` and `delay` are in what `step(count)`
-    counts, samples or tokens.  `fragments`: how many, or lists of names.  `delay`: a round is averaged in a thread,
-    and counts so many steps after it began; below every / fragments.  `mix`: what of theta stays.  `send`: "fp16", or
-    what `hocket.compression.Compressor` takes: "int8", "topk:0.01"; what that owes is multiplied by `decay` in each
-    round.  `weight="count"`: a rank counts by what its `step(count)` have counted since its last round; then ranks may
-    have different `every`.  `planned`: how many steps the training will have, to warn if momentum is too much for it.
+    changed in place, by -= and not by = (`hocket.torch.training.parameters(module)` makes them of a module).  They
+    begin as rank 0's.  `every`: steps from a fragment's round to its next.  `by="count"`: `every` and `delay` are in
+    what `step(count)` counts, samples or tokens.  `fragments`: how many, or lists of names.  `delay`: a round is
+    averaged in a thread, and counts so many steps after it began; below every / fragments.  `mix`: what of theta stays.
+    `send`: "fp16", or what `hocket.compression.Compressor` takes: "int8", "topk:0.01"; what that owes is multiplied by
+    `decay` in each round.  `weight="count"`: a rank counts by what its `step(count)` have counted since its last round;
+    then ranks may have different `every`.  `planned`: how many steps the training will have, to warn if momentum is too
+    much for it.
 
     Memory: phi, the rule's vectors, and a fragment.  Errors: ArgumentError and MismatchError name what is wrong, on
     all ranks.  Cost of a round: 48 bytes to each rank, and an allreduce of the fragment.
@@ -102,6 +103,7 @@ class Outer:
 
     def finish(self) -> list[Report]:
         """End the round under way, and average once more what was trained since; theta becomes phi.  All ranks call."""
+        self.flat.held.check()
         ended = []
         if self._flight is not None and (report := self._attempt(lambda: self._land(self._flight))):
             ended = [report]
@@ -176,6 +178,7 @@ class Outer:
         fragment = self.fragments[self.rounds % len(self.fragments)]
         phi = self.phi[fragment.span]
         gradient = np.empty_like(phi)
+        self.flat.held.check()
         self.flat.read(fragment.names, gradient)
         np.subtract(phi, gradient, out=gradient)
         weight = self.counts - self._since[fragment.number]

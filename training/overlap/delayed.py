@@ -17,6 +17,7 @@ import numpy as np
 from hocket.arguments import whole
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training.flat import digest
+from hocket.training.held import Held
 from hocket.training.overlap.arrays import described, dtype_of, host, on_host
 from hocket.training.overlap.scheduler import Scheduler
 
@@ -61,6 +62,7 @@ class Delayed:
         if whole(warmup, "warmup") < 0:
             raise ArgumentError(f"warmup={warmup} must be a number of steps")
         self.scheduler, self.parameters = scheduler, {name: _array(name, x) for name, x in parameters.items()}
+        self._held = Held(parameters)
         self.lr, self.local_lr, self.momentum, self.warmup = lr, local_lr, momentum, warmup
         for name, x in self.parameters.items():
             scheduler.declare(name, x)
@@ -75,6 +77,7 @@ class Delayed:
         if gradients.keys() != self.parameters.keys():
             odd = sorted(gradients.keys() ^ self.parameters.keys())
             raise ArgumentError(f"step(): gradients and parameters have other names: {', '.join(map(str, odd[:3]))}")
+        self._held.check()
         if not self._agreed:
             self._agree()
         self._arrive()

@@ -248,6 +248,19 @@ def test_ranks_begin_as_rank_0() -> None:
     assert hocket.local_world(3).run(program) == [[0.0] * 3] * 3
 
 
+def test_a_new_array_in_anothers_place() -> None:
+    """What the optimizer makes of the parameters would go to the old one."""
+
+    def program(comm: hocket.Communicator) -> None:
+        theta = {"w": np.ones(3, np.float32)}
+        sharded = Sharded(SGD(lr=1.0), comm, theta)
+        theta["w"] = theta["w"].copy()
+        with pytest.raises(ArgumentError, match="'w' is another array than at the beginning: change it in place"):
+            sharded.step({"w": np.ones(3, np.float32)})
+
+    hocket.local_world(1).run(program)
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_a_norm_does_not_depend_on_the_cut(kind: Any) -> None:
     dice = np.random.default_rng(5)

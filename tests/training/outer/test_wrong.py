@@ -74,6 +74,27 @@ def test_settings_that_make_no_sense() -> None:
     hocket.local_world(1).run(program)
 
 
+@pytest.mark.parametrize("array", [np.zeros(2, np.float32), torch.zeros(2)], ids=["numpy", "torch"])
+def test_a_new_array_in_anothers_place(array: Any) -> None:
+    """Nothing of it would be averaged, without a word: at each round and at the end."""
+
+    def program(comm: hocket.Communicator) -> None:
+        mine = {"w": array}
+        outer = LocalSGD(comm, mine, every=2)
+        for _ in range(2):
+            mine["w"] -= 1
+            outer.step()
+        assert outer.phi.tolist() == [-2, -2]
+        mine["w"] = mine["w"] - 1
+        outer.step()
+        for call in (outer.step, outer.finish):
+            refused("'w' is another array than at the beginning: change it in place, ['w'][...] = x", call)
+        mine["w"] = array
+        outer.finish()
+
+    hocket.local_world(1).run(program)
+
+
 def loops_that_differ(comm: Any) -> None:
     """Each is named on all ranks, and the next loop works."""
     odd = comm.rank == comm.size - 1

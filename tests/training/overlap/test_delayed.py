@@ -140,6 +140,11 @@ def test_wrong_names() -> None:
     def wrong(comm: Communicator) -> str:
         with pytest.raises(ArgumentError, match=r"other names: v, w") as error:
             Delayed(Scheduler(comm), {"w": np.zeros(1)}, 1.0).step({"v": np.zeros(1)})
+        w = {"w": np.zeros(1)}
+        delayed = Delayed(Scheduler(comm), w, 1.0)
+        w["w"] = w["w"] - 1
+        with pytest.raises(ArgumentError, match="'w' is another array than at the beginning"):
+            delayed.step({"w": np.zeros(1)})
         return str(error.value)
 
     with hocket.local_world(1) as world:
