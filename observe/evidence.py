@@ -59,9 +59,9 @@ def evidence(timeline: Timeline) -> Evidence:
         for track in np.unique(rows["track"]).tolist():
             for ended, wait in _waits(timeline, rows[rows["track"] == track], group, messages):
                 key = wait.rank, wait.since  # several peers may be awaited at once: the first to come ends it
-                first[key] = min(first.get(key, (math.inf, wait)), (ended, wait), key=lambda each: each[0])
-    for (_, source, dest), way in messages.items():
-        transfers += _transfers((source, dest), way)
+                first[key] = min(first.get(key, (math.inf, wait)), (ended, wait), key=_first_to_come)
+    for (_, source, dest), steps in received(messages).items():
+        transfers += _transfers((source, dest), steps)
     calls = timeline.of("calls")
     stays = [
         Stay(int(rank), (timeline.tracks[track].comm, seq), begin / 1e9, end / 1e9)
@@ -114,6 +114,12 @@ class Way:
         return Steps(own, _other_end(own, other))
 
 
+def _first_to_come(each: tuple[float, Wait]) -> tuple[float, float]:
+    """A sum takes the messages of all peers at once: of those that end together, the last to be offered was awaited."""
+    ended, wait = each
+    return ended, math.inf if math.isnan(wait.ready) else -wait.ready
+
+
 class Steps:
     """Messages of one step of a call, on one way, are in flight together: they count as one.  In order of ends."""
 
@@ -134,6 +140,8 @@ class Steps:
         order = np.argsort(self.end, kind="stable")
         for name in ("seq", "bytes", "wanted", "ready", "end"):
             setattr(self, name, getattr(self, name)[order])
+        self.last = np.ones(count, bool)
+        """Was no other message that ended at this moment offered later?  See `received`."""
 
 
 def _other_end(own: Rows, other: Rows) -> Floats:
@@ -166,6 +174,26 @@ def ways(timeline: Timeline) -> dict[tuple[str, int, int], Way]:
     return dict(by_link)
 
 
+def received(messages: Mapping[tuple[str, int, int], Way]) -> dict[tuple[str, int, int], Steps]:
+    """What each rank received, where both ends are known, and who was the last to offer what ended at one moment.
+
+    A sum takes the messages of all peers at once, so how long the others were under way is not known.
+    """
+    steps = {link: way.steps(receiving=True) for link, way in messages.items() if len(way.sends) and len(way.receives)}
+    of_rank: dict[tuple[str, int], list[Steps]] = defaultdict(list)
+    for (comm, _, dest), each in steps.items():
+        of_rank[comm, dest].append(each)
+    for several in of_rank.values():
+        ready = np.nan_to_num(np.concatenate([each.ready for each in several]), nan=-math.inf)
+        _, moment = np.unique(np.concatenate([each.end for each in several]), return_inverse=True)
+        latest = np.full(len(moment), -math.inf)
+        np.maximum.at(latest, moment, ready)
+        last = np.split(ready >= latest[moment], np.cumsum([len(each.end) for each in several])[:-1])
+        for each, those in zip(several, last, strict=True):
+            each.last = those
+    return steps
+
+
 def _waits(
     timeline: Timeline, rows: Rows, group: str, messages: Mapping[tuple[str, int, int], Way]
 ) -> list[tuple[float, Wait]]:
@@ -178,33 +206,31 @@ def _waits(
         way = messages.get((track.comm, *link))
         steps = way.steps(group == "waits") if way is not None and len(way.sends) and len(way.receives) else None
         ready, nbytes = np.full(len(mine), math.nan), np.zeros(len(mine), np.int64)
-        ended = np.full(len(mine), math.inf)
+        since, ended = _began(mine), np.full(len(mine), math.inf)
         if steps is not None:
-            at = np.searchsorted(steps.end, mine["begin"] / 1e9, side="right")
+            at = np.searchsorted(steps.end, since, side="right")
             known = at < len(steps.end)
             at = np.minimum(at, len(steps.end) - 1)
             known &= steps.seq[at] == mine["seq"]
             ready[known], nbytes[known] = steps.ready[at][known], steps.bytes[at][known]
             ended[known] = steps.end[at][known]
-        for i, (seq, begin, end) in enumerate(zip(*(mine[n].tolist() for n in ("seq", "begin", "end")), strict=True)):
+        whole = mine["seq"].tolist(), since.tolist(), mine["end"].tolist()
+        for i, (seq, begin, end) in enumerate(zip(*whole, strict=True)):
             call = (track.comm, seq)
-            wait = Wait(track.process, peer, call, link, int(nbytes[i]), float(ready[i]), begin / 1e9, end / 1e9)
+            wait = Wait(track.process, peer, call, link, int(nbytes[i]), float(ready[i]), begin, end / 1e9)
             waits.append((float(ended[i]), wait))
     return waits
 
 
-def _transfers(link: tuple[int, int], way: Way) -> list[Transfer]:
+def _transfers(link: tuple[int, int], steps: Steps) -> list[Transfer]:
     """Of messages that were wanted before they were offered: all of their way is seen.
 
     Where that is rare, as on a link that always has more to carry, also of those that were awaited in the end: one is
     under way from when it was offered, and the one before it had come.
     """
-    if not (len(way.sends) and len(way.receives)):
-        return []
-    steps = way.steps(receiving=True)
     begun = np.maximum(steps.ready, np.append(-math.inf, steps.end[:-1]))
-    known = steps.ready >= steps.wanted
+    known = steps.last & (steps.ready >= steps.wanted)
     if known.sum() < max(FEW, RARE * len(known)):
-        known = ~np.isnan(steps.ready) & (steps.end > np.maximum(steps.wanted, begun))
+        known = steps.last & ~np.isnan(steps.ready) & (steps.end > np.maximum(steps.wanted, begun))
     seconds = np.maximum(0.0, steps.end - begun)
     return [Transfer(link, int(n), s) for n, s in zip(steps.bytes[known], seconds[known].tolist(), strict=True)]

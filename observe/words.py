@@ -89,6 +89,8 @@ def _link(findings: Findings, cause: Cause) -> str:
     each = next((link for link in findings.links if (link.source, link.dest) == (source, dest)), None)
     if each is None or not each.rate:
         return f"{name} was slow"
+    if each.usual and each.rate >= each.usual:
+        return f"{name} was slow at times (in its better half it carried {rate(each.rate)}, as others of its kind)"
     others = "others of its kind carry" if each.usual else "others' is not known"
     return f"{name} carried {rate(each.rate)} where {others} {rate(each.usual)}"
 

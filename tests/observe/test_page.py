@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html.parser
 import json
 import re
@@ -19,7 +20,7 @@ from hocket.observe.merging import merge
 from hocket.observe.page.binned import binned
 from hocket.observe.page.make import page
 from hocket.observe.timeline import Timeline, Track, slices
-from hocket.observe.words import printable, summary
+from hocket.observe.words import printable, sentence, summary
 from support.ring_traces import SECOND, Link, computed, good, recorded, ring, slow
 
 DAY = 86_400_000_000_000
@@ -39,6 +40,15 @@ def hostile() -> Findings:
     found.about["ranks"]["1"]["host"] = HOSTILE
     found.about["calls"] = {HOSTILE: {"collective": HOSTILE, "site": HOSTILE, "algorithm": HOSTILE}}
     return find(found)
+
+
+def test_a_link_that_is_slow_now_and_then_is_not_said_to_be_slower_than_others() -> None:
+    findings = report(link=slow)
+    same = [dataclasses.replace(each, rate=each.usual) for each in findings.links]
+    words = sentence(dataclasses.replace(findings, links=same), ("link", 1, 2), 1.0)
+    better = r"in its better half it carried [\d.]+ .B/s, as others of its kind"
+    link = r"The link from host anna to host berta \(rank 1 to rank 2\)"
+    assert re.match(rf"{link} was slow at times \({better}\): ", words), words
 
 
 def test_a_late_rank_in_words() -> None:
