@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(as_json(look()), indent=1))
         return 0
-    if options.once:
+    if options.once or not sys.stdout.isatty():
         print(as_text(look()))
         return 0
     try:
@@ -120,7 +120,7 @@ def as_text(there: Jobs) -> str:
     for job, rows in there.jobs.items():
         held = ", ".join(map(str, there.held_up_by[job]))
         slow = f"; the others wait for rank{'s' * (len(there.held_up_by[job]) > 1)} {held}" if held else ""
-        lines.append(f"job {printable(job)}: {len(rows)} ranks here{slow}")
+        lines.append(f"job {printable(job)}: {len(rows)} rank{'s' * (len(rows) != 1)} here{slow}")
         for row in rows:
             where = f"pid {row.pid}, {row.state}" if row.pid is not None else "dead"
             rate = f"{row.calls_a_second:,.0f} calls/s, {row.bytes_a_second / 1e6:,.1f} MB/s"

@@ -162,7 +162,7 @@ class Renewing:
 
     def _of_elastic(self, what: str) -> Elastic:
         if self.world.elastic is None:
-            raise ArgumentError(f"{what}: this job is not elastic: hocket.init(elastic=True), or HOCKET_ELASTIC=1")
+            raise ArgumentError(f"{what}: this job is not elastic: hocket run --elastic, or hocket.init(elastic=True)")
         if self.name != "world":
             raise ArgumentError(
                 f"{what}: communicator {self.name!r} was made from another one: use the one that hocket.init() returned"

@@ -5,7 +5,8 @@ An account is what one rank says it was doing: {"state": "in call" | "idle" | "n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import hocket.errors as errors
@@ -14,6 +15,9 @@ from hocket.control.protocol.messages import Account, Lost, Verdict
 MOST_SHOWN = 8
 """Ranks that a line of the log tells of, and calls that a rank leaves open."""
 PAIRWISE = " What a rank sends to another by alltoallv is what that one expects from it."
+ROWS = " If each rank has another number of rows: {0}v(x, counts), with counts = comm.allgather(len(x))."
+GATHERED = re.compile(r"called ((?:all)?gather)\((\w+)\[\d+(.*?)\]")
+"""The call, the dtype, and the shape of a row."""
 NOTHING: Mapping[int, str] = {}
 CLOSE = "close()"
 """The call of a rank that leaves a communicator."""
@@ -107,11 +111,19 @@ def _mismatch(report: _Told, me: int, call: str, closing: bool) -> errors.Error:
     early = [r for r, a in report.accounts.items() if a.get("call") == CLOSE and "then" not in a]  # made no other call
     if early and not closing:
         return lost(early, "it has left (closed this communicator, or exited)", me, call)
-    own = any("alltoallv(" in text for text in report.calls.values())
     return errors.MismatchError(
         f"the ranks called different things ({report.where}):{report.lines}\nAll ranks must make the same calls in the "
-        f"same order, with the same dtype, shape, counts, op, root and algorithm.{PAIRWISE if own else ''}",
+        f"same order, with the same dtype, shape, counts, op, root and algorithm.{_instead(report.calls.values())}",
         report.calls)  # fmt: skip
+
+
+def _instead(calls: Collection[str]) -> str:
+    """What the caller may have wanted."""
+    if any("alltoallv(" in call for call in calls):
+        return PAIRWISE
+    gathered = {match.groups() if (match := GATHERED.search(call)) else None for call in calls}
+    alike = next(iter(gathered)) if len(gathered) == 1 else None
+    return "" if alike is None else ROWS.format(alike[0])
 
 
 def _timeout(report: _Told) -> errors.TimeoutError:

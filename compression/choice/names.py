@@ -85,8 +85,8 @@ def resolved(method: str | Codec | Method) -> Method:
         if method in HALF_NAMES:
             raise ArgumentError(f"{method!r} needs no Compressor: pass it to the call, as codec={method!r}")
         raise ArgumentError(
-            f"{method!r} is not a method; {choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}. "
-            f"{' and '.join(HALF_NAMES)} are codecs of calls: codec='fp16'"
+            f"{method!r} is not a method ({' and '.join(HALF_NAMES)} are codecs of calls, codec='fp16'); "
+            f"{choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}"
         )
     try:
         return WITH_ARGUMENT[kind][1](rest)

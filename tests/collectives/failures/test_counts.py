@@ -21,5 +21,20 @@ def expects_more(comm: hocket.Communicator) -> None:
     assert "What a rank sends to another by alltoallv is what that one expects from it.\n" in text, text
 
 
+@pytest.mark.parametrize("name", ["allgather", "gather"])
+def test_other_numbers_of_rows_have_a_call_of_their_own(name: str) -> None:
+    def program(comm: hocket.Communicator, width: int) -> str:
+        with pytest.raises(hocket.MismatchError) as caught:
+            getattr(comm, name)(np.ones((3 + comm.rank, 2 + width * comm.rank)))
+            comm.barrier()
+        return str(caught.value)
+
+    for width in (0, 1):
+        with hocket.local_world(2) as world:
+            for text in world.run(program, width):
+                told = f"{name}v(x, counts), with counts = comm.allgather(len(x))" in text
+                assert told is not bool(width), text
+
+
 def test_counts_of_alltoallv() -> None:
     spread(expects_more, 3, "shm")
