@@ -27,6 +27,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hocket.recording import NOBODY
+
 
 class Wait(NamedTuple):
     """One rank waits for another.  Seconds."""
@@ -90,7 +92,7 @@ class Blame:
     seconds: dict[Cause, float] = field(default_factory=lambda: defaultdict(float))
     calls: dict[Cause, dict[Hashable, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
     pairs: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
-    """(who waited, for whom): seconds, before it is asked why."""
+    """(who waited, for whom): seconds, before it is asked why.  A wait for whoever comes first is not among them."""
 
     @property
     def total(self) -> float:
@@ -215,7 +217,8 @@ class _Asking:
 
     def _begin(self, wait: Wait) -> None:
         self.call = wait.call
-        self.blame.pairs[wait.rank, wait.peer] += wait.until - wait.since
+        if wait.peer != NOBODY:
+            self.blame.pairs[wait.rank, wait.peer] += wait.until - wait.since
 
     def _add(self, cause: Cause, seconds: float) -> None:
         if seconds > 0:
