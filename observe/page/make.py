@@ -69,6 +69,15 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], 
     )
 
 
+def figure(picture: str, what: str) -> str:
+    """With its legend.  A narrow window scrolls it, so that its words stay legible."""
+    label = escape(what, quote=True)
+    return (
+        f'<figure><div class="scroll" tabindex="0" role="region" aria-label="{label}">{picture}</div>'
+        f"<figcaption>{label}</figcaption></figure>"
+    )
+
+
 def _waits(findings: Findings) -> str:
     kinds = {"late": "waits", "core": "other", "work": "kernels", "link": "receives"}
     causes = findings.blame.worst("late", "core", "work", "link", "transfer", "unsure")
@@ -81,7 +90,7 @@ def _waits(findings: Findings) -> str:
         (name(cause), seconds(part), share(part, findings.blame.total), recurrence(findings.blame, cause))
         for cause, part in causes
     ]
-    return f"<h2>Why ranks waited</h2><figure>{picture}</figure>" + table(
+    return f"<h2>Why ranks waited</h2>{figure(picture, what)}" + table(
         "Waiting of all ranks, by cause; in how many calls it recurs", ["cause", "seconds", "share", "calls"], listed
     )
 
@@ -103,7 +112,7 @@ def _ranks(findings: Findings) -> str:
         " hidden as far as it did not wait for them later.</p>"
     )
     return (
-        f"<h2>Where the time went</h2><figure>{bars('time', 'Where the time went', what, rows)}</figure>{note}"
+        f"<h2>Where the time went</h2>{figure(bars('time', 'Where the time went', what, rows), what)}{note}"
         + table("Seconds of each rank", heads, listed, text=[1])
     )
 
@@ -139,7 +148,7 @@ def _pairs(findings: Findings) -> str:
     what = "A square for each pair of ranks: the larger, the longer the row's rank waited for the column's."
     listed = [(f"rank {a}", f"rank {b}", seconds(s)) for (a, b), s in sorted(pairs.items(), key=lambda kv: -kv[1])]
     picture = matrix("pairs", "Who waited for whom", what, ranks, pairs)
-    return f"<h2>Who waited for whom</h2><figure>{picture}</figure>" + table(
+    return f"<h2>Who waited for whom</h2>{figure(picture, what)}" + table(
         "Before it is asked why", ["waited", "for", "seconds"], listed, text=[1]
     )
 
@@ -180,7 +189,8 @@ def _timeline(drawn: Binned) -> str:
     keys = "Arrow keys move and zoom, + and - zoom, Home shows all, n and p go from slice to slice; so does a click."
     note = f" {drawn.left_out} more rows are left out." if drawn.left_out else ""
     return (
-        f'<h2>Timeline</h2><figure id="timeline"><div class="still">{still}</div>'
+        '<h2>Timeline</h2><figure id="timeline">'
+        f'<div class="still scroll" tabindex="0" role="region" aria-label="Timeline">{still}</div>'
         f'<canvas tabindex="0" role="application" aria-label="Timeline. {keys}"></canvas>'
         f'<figcaption>{keys}{note}</figcaption></figure><p id="where" role="status"></p>'
         + table("The longest slices", ["rank", "what", "at", "took"], listed, text=[1])
