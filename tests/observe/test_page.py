@@ -118,6 +118,7 @@ def test_pages_are_whole_and_ask_for_nothing() -> None:
     for found in (report(late=1), hostile(), nothing, alone):
         text = page(found)
         assert not re.search(r"url\((?!#)|https?://|@import", text)
+        assert not re.search(r"<td[^>]*>\[", text), "a list of Python's"
         checker = Balanced()
         checker.feed(text)
         assert checker.open == [] and checker.pictures == checker.described
