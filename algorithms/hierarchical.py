@@ -192,7 +192,9 @@ def _period(groups: Groups, between: Algorithm) -> int:
 
 def _check(collective: str, groups: Groups, leaders: int) -> None:
     if collective not in STAGES:
-        raise ArgumentError(f"{collective!r} has no hierarchical algorithm; these have: {', '.join(STAGES)}")
+        raise ArgumentError(
+            f"{collective!r} has no hierarchical algorithm; these collectives have one: {', '.join(STAGES)}"
+        )
     ranks = [rank for group in groups for rank in group]
     if not ranks or sorted(ranks) != list(range(len(ranks))):
         raise ArgumentError(f"groups must hold each rank 0..p-1 exactly once, got {groups}")
@@ -204,10 +206,14 @@ def _check(collective: str, groups: Groups, leaders: int) -> None:
 def _check_parts(groups: Groups, between: Algorithm, *inside: Algorithm) -> None:
     for algorithm in (between, *inside):
         if algorithm.scratch:
-            raise ArgumentError(f"{algorithm.collective} {algorithm.name} needs scratch chunks; choose another")
+            raise ArgumentError(
+                f"{algorithm.collective} {algorithm.name} needs scratch chunks; choose another algorithm"
+            )
     for algorithm in inside:
         if algorithm.collective in ("reduce", "broadcast") and any(algorithm.chunks(len(g)) != 1 for g in groups):
-            raise ArgumentError(f"inner={algorithm.name!r} cuts the vector itself; choose one that works on one chunk")
+            raise ArgumentError(
+                f"inner={algorithm.name!r} cuts the vector itself; choose an algorithm that works on one chunk"
+            )
     for algorithm, size in ((between, len(groups)), *((a, len(g)) for a in inside for g in groups)):
         if reason := algorithm.requires(size):
             raise ArgumentError(f"{algorithm.collective} {algorithm.name} does not run with {size} ranks: {reason}")

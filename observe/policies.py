@@ -35,7 +35,7 @@ class Event(NamedTuple):
 def policy_would(findings: Findings, policy: str) -> str:
     """In words: what the run would have taken with this policy.  Raises ArgumentError if it cannot be said."""
     if policy not in POLICIES:
-        raise ArgumentError(f"--what-if: the policy is {' or '.join(POLICIES)}, not {policy!r}")
+        raise ArgumentError(f"--what-if: the policy must be {' or '.join(POLICIES)}, not {policy!r}")
     rank, events, own, took = _events(findings)
     rate = _rate(findings, rank, events)
     now, then = (replayed(events, rate, each) for each in (own, policy))

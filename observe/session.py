@@ -76,7 +76,7 @@ def _begun(comm: hocket.Communicator, begin: Callable[[str], str], end: Callable
             end()
         comm.close()
         shutil.rmtree(own)
-        raise ArgumentError(f"trace: it cannot begin on {'; '.join(refused)}")
+        raise ArgumentError(f"trace: recording cannot begin on {'; '.join(refused)}")
     return folder
 
 

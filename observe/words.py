@@ -130,7 +130,7 @@ def gaps(timeline: Timeline) -> list[str]:
     if isinstance(left_out, int) and left_out:
         lines.append(f"{left_out} older slices were left out of the file.")
     if isinstance(missing := about.get("missing"), list) and missing:
-        lines.append(f"Nothing is there of {_ranks_in_words(missing)}.")
+        lines.append(f"There are no records of {_ranks_in_words(missing)}.")
     return lines
 
 

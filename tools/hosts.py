@@ -70,7 +70,7 @@ def hosts(options: argparse.Namespace, directory: str) -> Iterator[Hosts | None]
 def check(options: argparse.Namespace) -> None:
     """Raise ArgumentError where the options do not go together."""
     if options.link and not options.hosts:
-        raise ArgumentError("--link is the rate of a cable between hosts: give --hosts, too")
+        raise ArgumentError("--link is the rate between hosts: give --hosts, too")
     if options.hosts > options.n:
         raise ArgumentError(f"{options.n} ranks cannot be on {options.hosts} hosts: give -n {options.hosts} or more")
     if options.hosts and (options.elastic or options.join):

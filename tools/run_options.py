@@ -25,7 +25,7 @@ def asked(argv: list[str]) -> argparse.Namespace:
     what = "Start n ranks of a program on this machine."
     parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
     parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
-    hosts = f"as root: put them on so many hosts of their own, which are network namespaces (2 to {MOST_HOSTS})"
+    hosts = f"as root: put them on this many hosts of their own, which are network namespaces (2 to {MOST_HOSTS})"
     parser.add_argument("--hosts", type=_hosts, default=0, metavar="N", help=hosts)
     link = "with --hosts: how fast each host can send, as 20Mbit (default: as this machine can)"
     parser.add_argument("--link", type=_rate, metavar="RATE", help=link)

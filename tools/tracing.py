@@ -23,7 +23,7 @@ def prepare(path: str) -> str:
         os.mkdir(parts, 0o700)
     except FileExistsError:
         raise ArgumentError(
-            f"{parts} is there already, of a job that was cut off: `hocket trace merge {parts}`, or remove it"
+            f"{parts} exists already, from a job that was cut off: run `hocket trace merge {parts}`, or remove it"
         ) from None
     except OSError as why:
         raise ArgumentError(f"{parts} cannot be made: {why.strerror}") from why

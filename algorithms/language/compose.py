@@ -27,7 +27,7 @@ def _turned(op: Action) -> Action:
         return Recv(op.peer, op.chunks)
     if isinstance(op, Recv):
         return Send(op.peer, op.chunks)
-    raise ArgumentError(f"a schedule with local copies has no mirror image: {op}")
+    raise ArgumentError(f"a schedule with local copies cannot be mirrored: {op}; write it without Copy")
 
 
 def then(*schedules: Iterable[Step]) -> Schedule:

@@ -86,7 +86,7 @@ def simulate(
     topology.check(size)
     if not 0 <= root < size or nbytes < 0 or segment < 0:
         given = f"root={root}, nbytes={nbytes}, segment={segment}"
-        raise ArgumentError(f"{given}: root must be a rank (0..{size - 1}), the others at least 0")
+        raise ArgumentError(f"{given}: root must be 0..{size - 1}, nbytes and segment at least 0")
     if starts is not None and len(starts) != size:
         raise ArgumentError(f"starts has {len(starts)} times; expected one for each of {size} ranks")
     return _Run(algorithm, size, nbytes, topology, root, segment, starts).predict()

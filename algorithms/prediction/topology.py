@@ -62,7 +62,7 @@ class Topology:
         room = self.ranks * self.hosts * max(1, self.racks)
         if size < 1 or room and size > room:
             raise ArgumentError(
-                f"{size} ranks: expected 1 or more{f', and at most {room} have room here' if room else ''}"
+                f"{size} ranks: expected 1 or more{f', and at most {room}, the ranks of this topology' if room else ''}"
             )
 
     def groups(self, size: int) -> tuple[tuple[int, ...], ...]:
@@ -198,7 +198,7 @@ def topology(text: str) -> Topology:
     kind, _, rest = text.partition(":")
     if kind not in FORMS:
         accepted = " or ".join(form.written for form in FORMS.values())
-        raise ArgumentError(f"topology {text!r}: accepted are {accepted}, each with {OPTIONS}; {UNITS}")
+        raise ArgumentError(f"topology {text!r}: expected {accepted}, each with {OPTIONS}; {UNITS}")
     form = FORMS[kind]
     words = rest.split(",") if rest else []
     numbers = _shape(words.pop(0) if form.numbers and words else "", form, text)
@@ -237,4 +237,4 @@ def _given(words: list[str], form: Form, whole: str) -> dict[str, Any]:
 
 
 def _wrong(whole: str, what: str, form: Form) -> ArgumentError:
-    return ArgumentError(f"topology {whole!r}: {what}; accepted is {form.written}{OPTIONS}; {UNITS}")
+    return ArgumentError(f"topology {whole!r}: {what}; expected {form.written}{OPTIONS}; {UNITS}")

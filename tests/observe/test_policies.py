@@ -106,7 +106,7 @@ def test_what_would_help_in_words() -> None:
 
 
 def test_what_cannot_be_said_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="the policy is fifo or priority, not 'tac'"):
+    with pytest.raises(ArgumentError, match="the policy must be fifo or priority, not 'tac'"):
         what_if(imagined("fifo"), "policy tac")
     with pytest.raises(ArgumentError, match="in the order 'tac' are not replayed"):
         what_if(imagined("tac"), "policy fifo")

@@ -107,13 +107,13 @@ def test_merging_a_folder_names_what_is_missing(
     (parts / "notes.txt").write_text("x" * 9000)
     merge = [sys.executable, "-m", "hocket", "trace", "merge", str(parts), "-o", str(tmp_path / "t.json")]
     ended = subprocess.run(merge, capture_output=True, text=True, timeout=100)
-    assert ended.returncode == 0 and "Nothing is there of rank 1." in ended.stdout, ended
+    assert ended.returncode == 0 and "There are no records of rank 1." in ended.stdout, ended
     assert "left out: notes.txt: it does not begin as hocket's recordings do" in ended.stderr
     assert read(str(tmp_path / "t.json")).about["missing"] == [1]
     monkeypatch.setattr(trace, "MANY", 10)
     assert trace.main(merge[4:]) == 0
     said = capsys.readouterr().out
-    assert "slices: `hocket report` tells who waited" in said and "Nothing is there of rank 1." in said
+    assert "slices: `hocket report` tells who waited" in said and "There are no records of rank 1." in said
 
 
 def test_a_name_that_is_no_traces(tmp_path: Path) -> None:

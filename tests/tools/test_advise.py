@@ -74,7 +74,7 @@ def test_no_mesh_has_room(capsys: pytest.CaptureFixture[str]) -> None:
         ("--parameters many", "--parameters 'many': expected a number"),
         ("--layers 0", "--layers must be at least 1"),
         ("--batch 0", "--batch must be at least 1"),
-        ("--size 100", "at most 8 have room here"),
+        ("--size 100", "at most 8, the ranks of this topology"),
         ("--layers 7 --batch 7 --hidden 63", "no mesh of 8 ranks divides 7 layers of width 63 and a batch of 7"),
         ("--topology flat:latency=1us,bandwidth=1GB", "--size is needed"),
     ],

@@ -97,7 +97,7 @@ def test_a_doctor_of_the_job(run: Any, tmp_path: pathlib.Path) -> None:
         (["--hosts", "1"], "'1' is not a number of hosts, 2 to 8"),
         (["--hosts", "9"], "'9' is not a number of hosts, 2 to 8"),
         (["--hosts", "3"], "2 ranks cannot be on 3 hosts: give -n 3 or more"),
-        (["--link", "20Mbit"], "--link is the rate of a cable between hosts: give --hosts, too"),
+        (["--link", "20Mbit"], "--link is the rate between hosts: give --hosts, too"),
         (["--hosts", "2", "--link", "fast"], "'fast' is not a rate: give it as 20Mbit, with kbit, Mbit or Gbit"),
         (["--hosts", "2", "--elastic"], "--hosts is for jobs of one generation, without --elastic and --join"),
     ],

@@ -128,10 +128,10 @@ def test_what_would_take_too_long_is_mentioned(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--topology", "ring"], "accepted are flat:latency=TIME"),
+        (["--topology", "ring"], "expected flat:latency=TIME"),
         (["--size", "0"], "--size '0': expected numbers of ranks"),
         (["--size", "4,x"], "--size 'x'"),
-        (["--size", "9"], "9 ranks: expected 1 or more, and at most 8 have room here"),
+        (["--size", "9"], "9 ranks: expected 1 or more, and at most 8, the ranks of this topology"),
         (["--bytes", "1X"], "'1X' is not a size"),
         (["--algorithm", "rung"], "no allreduce algorithm 'rung'; known: one_shot"),
         (["--root", "8"], "--root 8 is not one of 8 ranks"),

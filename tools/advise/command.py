@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         plans = Costs(model, there, size, speed).plans()
         if not plans:
             what = f"{model.layers} layers of width {model.hidden} and a batch of {model.batch}"
-            raise ArgumentError(f"no mesh of {size} ranks divides {what}")
+            raise ArgumentError(f"no mesh of {size} ranks divides {what}: change --size, --layers, --hidden or --batch")
     except Error as why:
         made.error(str(why))
     print(

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = made.add_argument
     add("collective", nargs="?", metavar="COLLECTIVE", help="allreduce, allgather, ...; all of them without it")
     add("bytes", nargs="?", metavar="BYTES", help="of the whole vector: 8, 64K, 1M (powers of 1024)")
-    add("-n", "--ranks", type=int, metavar="N", help="start so many ranks on this machine")
+    add("-n", "--ranks", type=int, metavar="N", help="start this many ranks on this machine")
     options = made.parse_args(argv)
     try:
         size = None if options.bytes is None else parse_size(options.bytes)

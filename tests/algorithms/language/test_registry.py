@@ -65,7 +65,7 @@ def test_ids() -> None:
 def test_composition() -> None:
     step = (Send(1, 0), Recv(2, range(1, 3), reduce=True))
     assert list(mirror([step, ()])) == [(), (Recv(1, 0), Send(2, range(1, 3)))]
-    with pytest.raises(ArgumentError, match="no mirror image: Copy"):
+    with pytest.raises(ArgumentError, match="cannot be mirrored: Copy"):
         list(mirror([(Copy(0, 1),)]))
     assert list(then([step], [()])) == [step, ()]
     assert list(beside([[step], [(), (Send(0, 0),)]], 3)) == [step, (Send(0, 0),), ()]

@@ -44,9 +44,9 @@ def test_each_message_costs_as_its_way_suggests() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "accepted are flat:latency=TIME,bandwidth=RATE or hosts:.* or racks:"),
-        ("ring:4", "accepted are flat:"),
-        ("flat", "latency and bandwidth is missing; accepted is flat:latency=TIME"),
+        ("", "expected flat:latency=TIME,bandwidth=RATE or hosts:.* or racks:"),
+        ("ring:4", "expected flat:"),
+        ("flat", "latency and bandwidth is missing; expected flat:latency=TIME"),
         ("flat:latency=20us", "bandwidth is missing"),
         ("flat:latency=20us,bandwidth=1Gb", "'bandwidth=1Gb' cannot be read; .*10Gbit or 1.5GB"),
         ("flat:latency=20us,bandwidth=0GB", "'bandwidth=0GB' cannot be read"),
@@ -54,7 +54,7 @@ def test_each_message_costs_as_its_way_suggests() -> None:
         ("flat:latency=-1us,bandwidth=1GB", "cannot be read"),
         ("flat:latency=1us,latency=1us,bandwidth=1GB", "'latency' is given twice"),
         ("flat:latency=1us,bandwidth=1GB,speed=9", "'speed' is unknown"),
-        ("hosts:4,inside=1us/1GB,link=1us/1GB", "'4' is not a shape; accepted is hosts:HOSTSxRANKS"),
+        ("hosts:4,inside=1us/1GB,link=1us/1GB", "'4' is not a shape; expected hosts:HOSTSxRANKS"),
         ("hosts:4x0,inside=1us/1GB,link=1us/1GB", "'4x0' is not a shape"),
         ("hosts:inside=1us/1GB,link=1us/1GB", "is not a shape"),
         ("hosts:4x2,inside=1us/1GB,link=1us", "'link=1us' cannot be read"),
@@ -62,7 +62,7 @@ def test_each_message_costs_as_its_way_suggests() -> None:
         ("hosts:4x2,inside=1us/1GB,link=1us/1GB,uplink=1us/1GB", "'uplink' is unknown"),
         (
             "racks:4x2,inside=1us/1GB,link=1us/1GB,uplink=1us/1GB",
-            "'4x2' is not a shape; accepted is racks:RACKSxHOSTSxRANKS",
+            "'4x2' is not a shape; expected racks:RACKSxHOSTSxRANKS",
         ),
     ],
 )

@@ -85,13 +85,13 @@ def test_wrong_peer(ring: Programs) -> None:
 
 def test_message_to_oneself(ring: Programs) -> None:
     edit(ring, 1, 0, Send, peer=1)
-    refuse(ring, r"rank 1 step 0: Send\(peer=1, chunks=0\) names no other rank of 0..3")
+    refuse(ring, r"rank 1 step 0: Send\(peer=1, chunks=0\) must name another rank of 0..3")
 
 
 @pytest.mark.parametrize("peer", [-1, 4])
 def test_peer_that_is_not_there(ring: Programs, peer: int) -> None:
     edit(ring, 1, 0, Recv, peer=peer)
-    refuse(ring, "rank 1 step 0: Recv.* names no other rank")
+    refuse(ring, "rank 1 step 0: Recv.* must name another rank")
 
 
 @pytest.mark.parametrize("chunk", [-1, 4])
@@ -102,7 +102,7 @@ def test_chunk_that_is_not_there(ring: Programs, chunk: int) -> None:
 
 def test_empty_message(ring: Programs) -> None:
     edit(ring, 1, 0, Send, chunks=())
-    refuse(ring, "rank 1 step 0: Send.* carries nothing")
+    refuse(ring, "rank 1 step 0: Send.* has no chunk")
 
 
 def test_chunk_twice_in_a_message(ring: Programs) -> None:
