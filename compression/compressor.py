@@ -90,11 +90,11 @@ class Compressor:
         if bucket is not None:
             xs, keys = bucket.parts, bucket.keys
         if len(keys) != len(xs) or len({_text(key) for key in keys}) < len(keys):
-            raise ArgumentError(f"{len(xs)} vectors need as many keys, each once; got {reprlib.repr(keys)}")
+            raise ArgumentError(f"{len(xs)} vectors need {len(xs)} different keys; got {reprlib.repr(keys)}")
         several: list[Any] = [lr] * len(xs) if np.ndim(lr) == 0 else list(lr)  # type: ignore[arg-type]
         rates = [None if one is None else float(one) for one in several]
         if len(rates) != len(xs):
-            raise ArgumentError(f"{len(xs)} vectors need one lr, or as many; got {len(rates)}")
+            raise ArgumentError(f"{len(xs)} vectors need one lr, or {len(xs)}; got {len(rates)}")
         if not xs:
             return
         began, arrays = time.perf_counter(), [_array(x) for x in xs]
@@ -297,7 +297,7 @@ class Compressor:
             raise ArgumentError(f"{reprlib.repr(state)} is not a state: give what state_dict() returned, or all ranks'")
         saved = {(one["method"], one["size"]) for one in states}
         if len(saved) != 1:
-            raise ArgumentError(f"the states are not of one job: {sorted(saved)}")
+            raise ArgumentError(f"the states are of different jobs: {sorted(saved)}; give those that one job saved")
         method, size = saved.pop()
         if method != self.method.name:
             raise ArgumentError(f"the state is of {method!r}, this is {self.method.name!r}")
@@ -305,7 +305,9 @@ class Compressor:
             self._entries = {key: loaded([one]) for key, one in states[0]["entries"].items()}
             return
         if len(states) != size:
-            raise ArgumentError(f"{len(states)} states were given of {size} ranks: give those of all, in their order")
+            raise ArgumentError(
+                f"got {len(states)} states of a job of {size} ranks: give those of all ranks, in rank order"
+            )
         if any(one["entries"].keys() != states[0]["entries"].keys() for one in states):
             raise ArgumentError("the states have different keys: give those that all ranks saved in the same step")
         entries = states[0]["entries"]
@@ -329,11 +331,11 @@ class Compressor:
             residual = np.zeros(shape if owed is None else owed, np.float32)
             entry = self._entries[key] = Entry(shape, residual, sharded=sharded)
         if entry.sharded != sharded:
-            raise ArgumentError(f"key {key!r} stands for another kind of call: give this one another key")
+            raise ArgumentError(f"key {key!r} was used for another kind of call: use another key here")
         if entry.shape != shape:
-            raise ArgumentError(f"key {key!r} stands for shape {entry.shape}, got {shape}: give it another key")
+            raise ArgumentError(f"key {key!r} was used for shape {entry.shape}, got {shape}: use another key here")
         if self._step and entry in self._step:
-            raise ArgumentError(f"key {key!r} had a call in this step: a step has one call with each key")
+            raise ArgumentError(f"key {key!r} was used twice in this step: use each key once")
         return entry
 
 
@@ -345,7 +347,7 @@ def _text(key: Any) -> str:
 
 def _check(op: str) -> None:
     if op not in ("avg", "sum"):
-        raise ArgumentError(f"compressed sums have the ops avg and sum, not {op!r}")
+        raise ArgumentError(f"a compressed sum takes op 'avg' or 'sum', not {op!r}")
 
 
 def _array(x: Any) -> Array:
@@ -355,12 +357,12 @@ def _array(x: Any) -> Array:
     elif hasattr(x, "detach") and x.device.type == "cpu":
         if str(x.dtype) != "torch.float32" or str(x.layout) != "torch.strided":  # some of them NumPy does not know
             got = f"{x.dtype}{tuple(x.shape)}, {x.layout}"
-            raise ArgumentError(f"a Compressor takes float32 that is contiguous and writable, got {got}")
+            raise ArgumentError(f"a Compressor takes contiguous, writable float32 arrays, got {got}")
         array = x.detach().numpy()
     else:
         got = f"one on {x.device}" if hasattr(x, "detach") else type(x).__name__
         raise ArgumentError(f"a Compressor takes NumPy arrays and torch tensors on the CPU, got {got}")
     if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
         got = f"{array.dtype}{array.shape}"
-        raise ArgumentError(f"a Compressor takes float32 that is contiguous and writable, got {got}")
+        raise ArgumentError(f"a Compressor takes contiguous, writable float32 arrays, got {got}")
     return array

@@ -78,11 +78,11 @@ class Method(Protocol):
 
     def scatter(self, comm: Any, vector: Array, result: Array) -> Averaged:
         """`average` of vector[r] for rank r, where `vector` has a row for each rank."""
-        raise ArgumentError(f"{self.name!r} has no reduce_scatter: codecs of blocks have")
+        raise ArgumentError(f"{self.name!r} has no reduce_scatter: only codecs of blocks have one")
 
     def gather(self, comm: Any, vector: Array, result: Array, kept: Kept) -> Averaged:
         """Make the rows of `result` all ranks' vectors, by what changed since the call that returned `kept`."""
-        raise ArgumentError(f"{self.name!r} has no allgather: codecs of blocks have")
+        raise ArgumentError(f"{self.name!r} has no allgather: only codecs of blocks have one")
 
     def rescaled(self, kept: Kept, factor: np.float32) -> Kept:
         """`kept`, with what it owes times `factor`: the learning rate has changed, or what is owed decays.

@@ -38,7 +38,7 @@ def Int4(block: int = 128, rounding: str = "nearest", seed: int = 0) -> Codec:
 def Int(bits: int, block: int = 256, rounding: str = "nearest", seed: int = 0) -> Codec:
     """Codes of 2 to 8 bits, as those of `Int8`: the largest is 2^(bits - 1) - 1."""
     if not 2 <= whole(bits, "bits") <= 8:
-        raise ArgumentError(f"bits={bits}: whole numbers have 2 to 8 here; `Sign` and `OneBit` have 1")
+        raise ArgumentError(f"bits={bits} must be 2 to 8; for 1 bit use `Sign` or `OneBit`")
     return _whole_numbers(f"int{bits}", bits, 128 if bits == 4 else 256, block, rounding, seed)
 
 

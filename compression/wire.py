@@ -59,7 +59,7 @@ def decode(data: bytes, method: str | Codec | Method, shape: int | tuple[int, ..
     else:
         if wire.size != coder.nbytes(count):
             wanted = human(coder.nbytes(count))
-            raise ArgumentError(f"{count} floats as {coder} are {wanted}, got {human(wire.size)}")
+            raise ArgumentError(f"{count} floats encoded as {coder} take {wanted}, got {human(wire.size)}")
         floats = coder.decode(wire, count)
     return floats.reshape(shape)
 
@@ -67,7 +67,7 @@ def decode(data: bytes, method: str | Codec | Method, shape: int | tuple[int, ..
 def _scattered(wire: Array, method: Sparse, count: int) -> Array:
     size = pairs.itemsize(FLOAT, method.codec)
     if wire.size % size:
-        raise ArgumentError(f"pairs of {method.name} are {size} bytes each, got {human(wire.size)}")
+        raise ArgumentError(f"pairs of {method.name} take {size} bytes each, and {human(wire.size)} is not a multiple")
     indices, values = pairs.unpacked(wire.reshape(-1, size), FLOAT, 0, method.codec)
     if len(indices) and not 0 <= indices[0] <= indices[-1] < count:
         raise ArgumentError(f"a pair names element {indices[-1]} of {count}")
@@ -84,4 +84,4 @@ def _alone(method: str | Codec | Method) -> Codec | Sparse:
     if isinstance(chosen, Sparse):
         return chosen
     name = getattr(chosen, "name", None) or kind(chosen)
-    raise ArgumentError(f"{name} is a sum of several ranks; codecs of blocks, topk and threshold encode one vector")
+    raise ArgumentError(f"{name} cannot encode one vector; codecs of blocks, topk and threshold can")

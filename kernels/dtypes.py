@@ -88,7 +88,7 @@ def by_name(name: str) -> DType:
     try:
         return _BY_NAME[name]
     except KeyError:
-        raise ArgumentError(f"no dtype is called {name!r}; {choices(name, _BY_NAME)}") from None
+        raise ArgumentError(f"{name!r} is not a dtype; {choices(name, _BY_NAME)}") from None
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType:
@@ -101,7 +101,7 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
     row = _pair(dtype) if dtype.names is not None else _BY_NUMPY.get(dtype.name)
     if row is None:
         raise ArgumentError(
-            f"no collective knows the dtype {dtype}; known: {', '.join(_BY_NUMPY)}, and packed structures of two "
+            f"dtype {dtype} is not supported; known: {', '.join(_BY_NUMPY)}, and packed structures of two "
             f"fields {{value, index}}: {', '.join(d.name for d in DTYPES if d.kind == 'pair')}"
         )
     return row
@@ -112,7 +112,7 @@ def from_torch_name(name: str) -> DType:
     try:
         return _BY_TORCH[name]
     except KeyError:
-        raise ArgumentError(f"no collective knows the dtype {name}; known: {', '.join(_BY_TORCH)}") from None
+        raise ArgumentError(f"dtype {name} is not supported; known: {', '.join(_BY_TORCH)}") from None
 
 
 def _is_native(dtype: np.dtype[Any]) -> bool:

@@ -58,7 +58,7 @@ def by_name(name: str) -> Reduction:
     try:
         return _BY_NAME[name.lower()]
     except KeyError:
-        raise ArgumentError(f"no op is called {name!r}; {choices(name, _CALLED, _SYNONYMS)}") from None
+        raise ArgumentError(f"{name!r} is not an op; {choices(name, _CALLED, _SYNONYMS)}") from None
 
 
 def lookup(op: str, dtype: DType) -> int:

@@ -74,7 +74,9 @@ def resolved(method: str | Codec | Method) -> Method:
         return Coded(method)
     if not isinstance(method, str):
         if isinstance(method, type) or not hasattr(method, "average_all"):
-            raise ArgumentError(f"{reprlib.repr(method)} is not a method: a name such as 'int8', a codec, or a Method")
+            raise ArgumentError(
+                f"{reprlib.repr(method)} is not a method; expected a name such as 'int8', a codec, or a Method"
+            )
         return method
     if method in BY_NAME:
         return Coded(method)

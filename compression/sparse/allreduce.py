@@ -70,9 +70,11 @@ def allreduce_sparse(
     mine = _merged([_checked(indices, values, shape, isinstance(n, tuple))])
     value = element(mine[1])
     if algorithm is not None and algorithm not in WAYS:
-        raise ArgumentError(f"algorithm={algorithm!r} is not one of allreduce_sparse; {choices(algorithm, WAYS)}")
+        raise ArgumentError(
+            f"algorithm={algorithm!r} is not an algorithm of allreduce_sparse; {choices(algorithm, WAYS)}"
+        )
     if codec is not None and (codec not in HALF_NAMES or value.base != np.float32):
-        raise ArgumentError(f"codec={codec!r}: allreduce_sparse has {' and '.join(HALF_NAMES)}, of float32 values")
+        raise ArgumentError(f"codec={codec!r}: allreduce_sparse takes {' or '.join(HALF_NAMES)}, with float32 values")
     way = WAYS.index(algorithm) if algorithm else -1
     half = HALF_NAMES.index(codec) if codec else -1
     whole_shape = (*shape, *value.shape)
@@ -87,7 +89,7 @@ def allreduce_sparse(
     every = comm.allgather(np.array([[len(rows), *agreed]]), timeout=timeout)
     if (every[:, 1:] != agreed).any():
         raise ArgumentError(
-            "allreduce_sparse: the ranks differ in (n, numbers of a value, dtype's number, algorithm, codec): "
+            "allreduce_sparse: ranks were given different (n, numbers of a value, dtype's number, algorithm, codec): "
             + "; ".join(f"rank {r}: {row[1:].tolist()}" for r, row in enumerate(every))
         )
     call, counts = Sum(comm, math.prod(shape), value, codec, timeout), every[:, 0].tolist()

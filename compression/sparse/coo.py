@@ -22,7 +22,7 @@ def allreduce_coo(comm: Communicator, tensor: torch.Tensor, op: str) -> torch.Te
     They have one shape and dtype, and any number of entries.  Waits.  Cost: that of `allreduce_sparse`.
     """
     if tensor.layout is not torch.sparse_coo:
-        raise ArgumentError(f"all_reduce: {tensor.layout} tensors are not taken; pass tensor.to_sparse_coo()")
+        raise ArgumentError(f"all_reduce: {tensor.layout} tensors are not supported; pass tensor.to_sparse_coo()")
     if op not in ("sum", "avg"):
         raise ArgumentError(f"all_reduce of a sparse tensor: op {op!r} is not SUM or AVG")
     mine, dtype = tensor.detach().coalesce(), tensor.dtype

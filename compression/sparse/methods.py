@@ -32,7 +32,7 @@ SAMPLE = 4096
 def checked(density: float) -> float:
     """The part of the elements that is sent."""
     if not 0 < density <= 1:
-        raise ArgumentError(f"a density is above 0 and at most 1, got {density!r}")
+        raise ArgumentError(f"a density must be above 0 and at most 1, got {density!r}")
     return density
 
 
@@ -141,7 +141,7 @@ class Threshold(Sparse):
     def __init__(self, least: float, codec: str | None = None) -> None:
         super().__init__(codec)
         if not least > 0:
-            raise ArgumentError(f"a threshold is above 0, got {least!r}")
+            raise ArgumentError(f"a threshold must be above 0, got {least!r}")
         self.least = least
 
     @property

@@ -19,7 +19,9 @@ def shorten(elements, codec):
     cdef hk_codec c = _whole(codec)
     cdef const uint8_t[::1] given = elements
     if given.shape[0] % c.nbytes:
-        raise ArgumentError(f"{given.shape[0]} bytes are no elements of {codec.name}, of {codec.itemsize} bytes each")
+        raise ArgumentError(
+            f"{given.shape[0]} bytes are not whole elements of {codec.name}, which have {codec.itemsize} bytes"
+        )
     cdef size_t count = <size_t>given.shape[0] // c.nbytes, n
     out = np.empty(hk_elias_most(&c, count), np.uint8)
     cdef uint8_t[::1] made = out
@@ -48,5 +50,5 @@ def restore(shortened, codec, size_t count):
 
 cdef hk_codec _whole(codec):
     if codec.code != WHOLE:
-        raise ArgumentError(f"{codec.name} has no whole numbers to make Elias codes of; QSGD, TernGrad and Int have")
+        raise ArgumentError(f"{codec.name} has no Elias codes; use QSGD, TernGrad or Int")
     return find_codec(codec)

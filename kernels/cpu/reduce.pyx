@@ -65,7 +65,7 @@ def reduce_arrays(out, inputs, op):
     """
     cdef int k = len(inputs)
     if k == 0:
-        raise ArgumentError("a reduction needs at least one input, got none")
+        raise ArgumentError("a reduction needs at least one input, got 0")
     dtype = from_numpy(out.dtype)
     cdef reduce_fn function = find_reduce(dtype.code, lookup(op, dtype))
     cdef void *target = <void *><size_t>_writable(out)
@@ -97,7 +97,7 @@ cdef hk_residual _residual(pair, count) except *:
     before, after = (None, None) if pair is None else pair
     for each in (before, after):
         if each is not None and (each.dtype != "float32" or each.size != count or not each.flags.c_contiguous):
-            raise ArgumentError(f"a residual is of {count} float32, C-contiguous; got {each.dtype}{each.shape}")
+            raise ArgumentError(f"a residual must be {count} float32, C-contiguous; got {each.dtype}{each.shape}")
     found.before = NULL if before is None else <const void *><size_t>_address(before)
     found.after = NULL if after is None else <void *><size_t>_writable(after)
     return found
@@ -108,7 +108,7 @@ cdef int _code(out, x, codec, bint decodes, uint64_t key, pair) except -1:
     floats, encoded = (out, x) if decodes else (x, out)
     for array, dtype, size in ((encoded, "uint8", codec.nbytes(floats.size)), (floats, "float32", floats.size)):
         if array.dtype != dtype or array.size != size or not array.flags.c_contiguous:
-            raise ArgumentError(f"{codec.name} is between n float32 and ceil(n / {codec.block}) * {codec.itemsize} uint8, "
+            raise ArgumentError(f"{codec.name} converts between n float32 and ceil(n / {codec.block}) * {codec.itemsize} uint8, "
                                 f"both C-contiguous; got {floats.dtype}{floats.shape} and {encoded.dtype}{encoded.shape}")
     cdef void *target = <void *><size_t>_writable(out)
     cdef const void *source = <const void *><size_t>_address(x)
@@ -133,7 +133,10 @@ def fold_arrays(out, inputs, codec, count=None, key=0, residual=None):
     cdef int k = len(inputs)
     floats = out.size // codec.itemsize * codec.block if count is None else count
     if k == 0 or codec.nbytes(floats) != out.size:
-        raise ArgumentError(f"the sum of {k} arrays of {out.size} bytes is not one of {codec.name}, of {codec.itemsize} bytes each")
+        raise ArgumentError(
+            f"{k} arrays of {out.size} bytes cannot be summed as {codec.name}, whose elements have {codec.itemsize} "
+            "bytes"
+        )
     cdef void *target = <void *><size_t>_writable(out)
     cdef hk_residual left = _residual(residual, floats)
     cdef const void **sources = _sources(out, inputs)
@@ -196,9 +199,9 @@ cdef size_t _like(x, out, int i) except? 0:
     if x.dtype != out.dtype or x.shape != out.shape or not x.flags.c_contiguous:
         layout = "" if x.flags.c_contiguous else " (not C-contiguous)"
         raise ArgumentError(
-            f"input {i} is {x.dtype}{x.shape}{layout}; out is {out.dtype}{out.shape}, and all must be alike and C-contiguous"
+            f"input {i} is {x.dtype}{x.shape}{layout}; out is {out.dtype}{out.shape}; they must be alike and C-contiguous"
         )
     cdef size_t source = _address(x), target = _address(out), size = out.nbytes
     if source != target and source < target + size and target < source + size:
-        raise ArgumentError(f"input {i} overlaps out in part; it may be the whole of out or apart from it")
+        raise ArgumentError(f"input {i} overlaps out in part; pass out itself, or separate memory")
     return source

@@ -114,7 +114,7 @@ def test_dgc_warms_up_clips_and_keeps_what_it_has_not_sent() -> None:
 
 def test_bad_parameters_are_told() -> None:
     for make, text in (
-        (lambda: DGC(0.0), "a density is above 0"),
+        (lambda: DGC(0.0), "a density must be above 0"),
         (lambda: DGC(momentum=1.0), r"momentum=1.0 must be in \[0, 1\)"),
         (lambda: Compressor(None, "ef21:nothing"), "'nothing' is not a method"),
     ):

@@ -91,7 +91,7 @@ def wrong(comm: Communicator) -> None:
     with pytest.raises(ArgumentError, match="did you mean 'split'"):
         allreduce_sparse(comm, [0], one, 3, "splt")
     if comm.size > 1:
-        with pytest.raises(ArgumentError, match=r"the ranks differ in .*rank 0: \[3, .*; rank 1: \[4, "):
+        with pytest.raises(ArgumentError, match=r"ranks were given different .*rank 0: \[3, .*; rank 1: \[4, "):
             allreduce_sparse(comm, [0], one, 3 + comm.rank)
     assert allreduce_sparse(comm, [0], one, 3)[1].tolist() == [comm.size]
     with hocket.group(), pytest.raises(ArgumentError, match=r"allreduce_sparse\(\) needs its result at once"):
@@ -137,7 +137,7 @@ def wrong_rows(comm: Communicator) -> None:
     with pytest.raises(ArgumentError, match=r"contiguous array, float32\[2, 3, 2\], got float32\[2, 3, 2\]"):
         allreduce_sparse(comm, at, one, (2, 3), out=np.ones((2, 3, 4), np.float32)[..., ::2])
     if comm.size > 1:
-        with pytest.raises(ArgumentError, match=r"the ranks differ in .*rank 0: \[2, 3, 2, .*; rank 1: \[3, 2, 2, "):
+        with pytest.raises(ArgumentError, match=r"were given different .*rank 0: \[2, 3, 2, .*; rank 1: \[3, 2, 2, "):
             shape, there = ((2, 3), at) if comm.rank == 0 else ((3, 2), [[2], [0]])
             allreduce_sparse(comm, there, one, shape)
 

@@ -168,10 +168,10 @@ def test_what_does_not_fit_is_told() -> None:
     codec = CODECS[0]
     wire, x = np.empty(520, np.uint8), np.ones(300, np.float32)
     for out, given in ((wire[:260], x), (wire.view("i1"), x), (wire, x[:256]), (wire, x.astype(float)), (wire, x[::2])):
-        with pytest.raises(ArgumentError, match=r"int8 is between n float32 and ceil\(n / 256\) \* 260 uint8"):
+        with pytest.raises(ArgumentError, match=r"int8 converts between n float32 and ceil\(n / 256\) \* 260 uint8"):
             reduce.encode_array(out, given, codec)
     for residual in ((x[:299], x.copy()), (None, x.astype(float)), (x, np.ones(600, np.float32)[::2])):
-        with pytest.raises(ArgumentError, match=r"a residual is of 300 float32, C-contiguous; got float"):
+        with pytest.raises(ArgumentError, match=r"a residual must be 300 float32, C-contiguous; got float"):
             reduce.encode_array(wire, x, codec, 0, residual)
     for out, inputs in ((wire[:261], [wire[:261]]), (wire, [])):
         with pytest.raises(ArgumentError, match="of int8"):
@@ -213,5 +213,5 @@ def test_a_codec_encodes_and_decodes_by_itself(codec: Codec) -> None:
         whole = np.zeros(-(-count // codec.block) * codec.block, np.float32)
         reduce.decode_array(whole, wire, codec)
         assert found.tobytes() == whole[:count].tobytes()
-        with pytest.raises(ArgumentError, match=f"{codec.name.partition('(')[0]}.* is between n float32 and"):
+        with pytest.raises(ArgumentError, match=f"{codec.name.partition('(')[0]}.* converts between n float32 and"):
             codec.decode(wire, count + codec.block)

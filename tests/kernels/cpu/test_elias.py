@@ -105,7 +105,7 @@ def test_bytes_that_are_no_codes() -> None:
 
 
 def test_codecs_without_whole_numbers() -> None:
-    with pytest.raises(ArgumentError, match="fp8 has no whole numbers"):
+    with pytest.raises(ArgumentError, match="fp8 has no Elias codes"):
         elias.shorten(np.empty(0, np.uint8), FP8())
-    with pytest.raises(ArgumentError, match="3 bytes are no elements of int8, of 260 bytes each"):
+    with pytest.raises(ArgumentError, match="3 bytes are not whole elements of int8, which have 260 bytes"):
         elias.shorten(np.empty(3, np.uint8), Int8())
