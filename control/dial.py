@@ -134,7 +134,7 @@ def _open_once(address: Address, deadline: float) -> socket.socket:
         targets: list[tuple[socket.AddressFamily, object]] = [(socket.AF_UNIX, address[1])]
     else:
         targets = list(resolve(address[1], address[2]))
-    failed = TransportError(f"{show(address)}: no address")
+    failed = TransportError(f"{show(address)}: the name has no address")
     for family, target in targets:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)

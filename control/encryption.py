@@ -135,7 +135,10 @@ def _steps(end: tls.Tls, key: bytes, server: bool) -> Iterator[str]:
     if not proof:
         raise ConnectionResetError
     if not hmac.compare_digest(proof, proofs[not server]):
-        raise TransportError("the other side has not proven this job's key: another job's, or somebody in between")
+        raise TransportError(
+            "the other side has not proven that it holds this job's key: it is of another job, or somebody is in "
+            "between"
+        )
     if server:
         end.write(proofs[1])
 
@@ -224,5 +227,5 @@ def secure_accepted(
 def _failed(why: OSError) -> str:
     if isinstance(why, TransportError):
         text = f"the connection could not be encrypted: {why}"
-        return text if "certificate is not taken" in text else f"{text}; {DIFFERS}"
+        return text if "certificate was refused" in text else f"{text}; {DIFFERS}"
     return f"the other side closed the connection instead of encrypting it: {DIFFERS}"

@@ -87,7 +87,10 @@ def check(frame: bytes) -> None:
     if magic != MAGIC:
         raise AuthError("not a hocket connection")
     if version != VERSION:
-        raise AuthError(f"the other side speaks handshake version {version}, this one {VERSION}: install one hocket")
+        raise AuthError(
+            f"the other side speaks handshake version {version}, this one {VERSION}: install the same hocket on all "
+            "hosts"
+        )
 
 
 def unpack(frame: bytes) -> tuple[Hello, Where, bytes]:
@@ -163,7 +166,7 @@ class Client(_Side):
             for label, text in REFUSALS.items():
                 if hmac.compare_digest(proof, prove(self._key, label, transcript)):
                     raise AuthError(text)
-            raise AuthError("the server does not hold this job's key: another job's, or HOCKET_SECRET differs")
+            raise AuthError("the server does not hold this job's key: it is of another job, or HOCKET_SECRET differs")
         self._finish(transcript)
         return prove(self._key, b"client", transcript)
 

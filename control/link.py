@@ -41,8 +41,8 @@ ALIVE = (
 )
 GONE = {errno.ETIMEDOUT: "its host does not answer (control connection timed out)"}
 ENDED = "its process ended (control connection closed)"
-NONSENSE = "it sent what is not a control message"
-ALTERED = "a control message without its proof came: somebody between the ranks alters what they say"
+NONSENSE = "it sent bytes that are not a control message"
+ALTERED = "a control message with a wrong MAC came: somebody between the ranks alters messages"
 
 
 class Altered(Exception):

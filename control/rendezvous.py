@@ -72,7 +72,7 @@ def join(who: Identity, where: Where, timeout: float, reactor: Reactor | None = 
     AuthError (another key).
     """
     if not 0 <= who.rank < who.size:
-        raise ArgumentError(f"rank {who.rank} is outside of 0..{who.size - 1}")
+        raise ArgumentError(f"rank {who.rank} is not one of 0..{who.size - 1}")
     if who.key is None and (where.address[0] != "unix" or where.also is not None):
         raise ArgumentError("a rendezvous over TCP needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE on every rank")
     owned = reactor is None
@@ -145,7 +145,7 @@ class Meet:
         return listeners
 
     def _beside(self, links: Links) -> Listener:
-        failed = TransportError("the rendezvous address has no port")
+        failed = TransportError("the rendezvous address has no port: expected tcp:host:port")
         for address in self.also:
             try:
                 return Listener(self.reactor, address, self.who.key, self.taker(links))
@@ -167,7 +167,7 @@ class Meet:
                     raise
                 if address == self.candidates[-1]:
                     time.sleep(AGAIN)
-        raise ArgumentError("the rendezvous address has no port")
+        raise ArgumentError("the rendezvous address has no port: expected tcp:host:port")
 
     def taker(self, links: Links) -> Callable[[Connection, Hello], object]:
         """What takes a connection that has proven itself."""

@@ -68,7 +68,7 @@ static inline int hk_tls_failed(hk_tls *t, int rc) {
     const long doubt = t->certified ? v->SSL_get_verify_result(t->ssl) : 0;
     if (t->words[0] == 0) { /* later ones have no reason */
         if (doubt)
-            snprintf(t->words, sizeof t->words, "the other side's certificate is not taken (%s)",
+            snprintf(t->words, sizeof t->words, "the other side's certificate was refused (%s)",
                      v->X509_verify_cert_error_string(doubt));
         else
             snprintf(t->words, sizeof t->words, "altered on its way, or %s (TLS: %s)",

@@ -110,7 +110,7 @@ cdef class Tls:
         if reason:
             raise TransportError(f"connections cannot be encrypted: {reason}")
         if len(key) != HK_TLS_KEY:
-            raise ValueError(f"a key of {len(key)} bytes")
+            raise ValueError(f"a key has the wrong length, {len(key)} bytes")
         self.socket = socket
         socket.setblocking(False)
         if hk_tls_open(&self.tls, &library, certified, socket.fileno(), key, server, cipher) != 0:
@@ -139,7 +139,7 @@ cdef class Tls:
         """Bytes that both ends of this connection have, and nobody else.  After the handshake."""
         cdef unsigned char data[HK_TLS_BINDING]
         if not hk_tls_binding(&self.tls, data):
-            raise TransportError("the system's OpenSSL could not say what binds a connection")
+            raise TransportError("the system's OpenSSL could not give the binding of a connection")
         return PyBytes_FromStringAndSize(<char*>data, HK_TLS_BINDING)
 
     cdef object failure(self, int rc):

@@ -68,7 +68,9 @@ cdef long _send(hk_channel* ch, const hk_call* call, uint64_t length, uint64_t d
             n = min(n, OFFERED)
             taken = a.target.send(call.tag, length, done, (<const char*>src)[:n] if n else b"")
             if taken is not None and not min(n, 1) <= taken <= n:
-                raise ValueError(f"send returned {taken} for {n} bytes; expected 1 to {n}, or None for: not now")
+                raise ValueError(
+                    f"send returned {taken} for {n} bytes; expected 1 to {n}, or None if nothing can be sent now"
+                )
             return HK_AGAIN if taken is None else <long>taken
         except BaseException as e:
             return _failed(a, e)

@@ -57,8 +57,8 @@ cdef inline hk_channel* channel_of(object capsule) except NULL:
             name = PyCapsule_GetName(capsule)
         given = type(capsule).__name__ if name == NULL else name.decode(errors="replace")
         raise TransportError(
-            f"a transport gives {given!r} for a channel, and this hocket needs {HK_CAPSULE.decode()!r}: the package that it "
-            "comes from was built for another version; build it again with this one's transports/channel.h, or install "
-            "the two in versions that fit"
+            f"a transport returned {given!r} as its channel, but this hocket needs {HK_CAPSULE.decode()!r}: its package was "
+            "built for another version of hocket; build it again with this version's transports/channel.h, or install "
+            "versions that fit"
         )
     return <hk_channel*>PyCapsule_GetPointer(capsule, HK_CAPSULE)

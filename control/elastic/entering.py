@@ -43,7 +43,7 @@ def enter(mesh: Mesh, addresses: Callable[[], Sequence[Address]], timeout: float
             entered = True
             answer = _answer(mesh.reactor, sock, Enter(mesh.seat), deadline)
             if isinstance(answer, Full):
-                raise ArgumentError(f"the job has {answer.most} members, and has room for no more (most=)")
+                raise ArgumentError(f"the job is full: it has {answer.most} members, which is its limit (most=)")
             if isinstance(answer, Admitted):
                 mesh.join(answer)
                 return answer

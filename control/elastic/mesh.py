@@ -279,7 +279,7 @@ class Mesh:
         try:
             self._do(self.generations.hear(uid, packed))
         except Malformed as why:
-            log.warning("hocket: a member sent what is not understood: %s", why)
+            log.warning("hocket: a member sent a message that is not understood: %s", why)
 
     def _lost(self, uid: str, link: Link) -> None:
         """Its connection has ended; if it is dead, a kernel will soon say so."""

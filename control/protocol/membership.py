@@ -56,7 +56,7 @@ class Membership:
         if join.size != self.size:
             return f"rank {rank} ({_process(join)}) came with size {join.size}, but rank 0 with size {self.size}"
         if join.rank != rank or not 0 <= rank < self.size:
-            return f"rank {rank} is outside of 0..{self.size - 1}"
+            return f"rank {rank} is not one of 0..{self.size - 1}"
         if rank in self.here or (self.formed and rank in self.gone):
             return (
                 f"rank {rank} is taken by {self._who[rank]}, and {_process(join)} came as rank {rank} too: "

@@ -26,7 +26,7 @@ def compile(text: str, options: Sequence[str], arch: int, name: str) -> tuple[by
     program = ctypes.c_void_p()
     code = nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
     if code:
-        raise Error(f"{name} is not taken by NVRTC (its error {code})")
+        raise Error(f"NVRTC does not accept {name} (its error {code})")
     try:
         flags = [*options, f"-arch=sm_{arch}"]
         given = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))

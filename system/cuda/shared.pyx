@@ -16,7 +16,7 @@ cdef int unpack(str handle, char* to) except -1:
     """A handle of memory or of an event, as a peer has told it."""
     cdef bytes given = bytes.fromhex(handle)
     if len(given) != HANDLE:
-        raise TransportError(f"a handle of {len(given)} bytes, not {HANDLE}")
+        raise TransportError(f"a handle must have {HANDLE} bytes, got {len(given)}")
     memcpy(to, <char*>given, HANDLE)
     return 0
 

@@ -26,13 +26,13 @@ def capsule(name: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [(capsule(OLDER), "gives 'hocket.channel.1' for a channel"), (capsule(None), "gives 'PyCapsule'"),
-     (7, "gives 'int'")],
+    [(capsule(OLDER), "returned 'hocket.channel.1' as its channel"), (capsule(None), "returned 'PyCapsule'"),
+     (7, "returned 'int'")],
     ids=["older", "nameless", "no capsule"],
 )  # fmt: skip
 def test_another_version_is_refused(given: object, words: str) -> None:
     adapter = Adapter(Pipe())
-    needs = f"{words}.* needs 'hocket.channel.2'.*build it again with this one's transports/channel.h"
+    needs = f"{words}.* needs 'hocket.channel.2'.*build it again with this version's transports/channel.h"
     for send, recv in ((adapter.capsule, given), (given, adapter.capsule)):
         engine = Engine(0, 2, 1)
         with pytest.raises(TransportError, match=needs):

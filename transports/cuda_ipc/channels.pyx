@@ -143,7 +143,7 @@ cdef class CudaChannels:
         else:
             ready, done = offer["ready"][self.index], offer["done"][self.index]
             if len(ready) != HK_C_ALL or len(done) != HK_C_ALL:
-                raise TransportError("a peer offers another number of events than ours")
+                raise TransportError("a peer offers another number of events than this rank")
             with self.device:
                 for i in range(HK_C_ALL):
                     p.peer_ready[i].event, p.peer_done[i].event = open_event(self.cuda, ready[i]), open_event(self.cuda, done[i])

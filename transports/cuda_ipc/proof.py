@@ -71,7 +71,7 @@ class Proof:
             self._copy(token.ctypes.data, mapped.address)
         except TransportError as why:
             return f"from {self.device}, {offer['gpu']}: {why}"
-        return None if token.tobytes().hex() == offer["token"] else "another memory was mapped than its own"
+        return None if token.tobytes().hex() == offer["token"] else "the memory that was mapped is not the peer's"
 
     def _copy(self, to: int, source: int) -> None:
         self.device.copy(to, source, TOKEN, 0)

@@ -147,7 +147,7 @@ static inline void hk_c_flush(hk_c_pair *p) {
 static inline void hk_c_hear_of_memory(hk_c_pair *p, const hk_c_packet *k) {
     hk_r_peer *r = &p->registered;
     if (k->memory >= HK_R_MOST || k->slot > 1 || (k->kind == HK_C_MEMORY && r->heard >> k->memory & 1)) {
-        hk_c_wrong(p, "the peer names memory that there is not");
+        hk_c_wrong(p, "the peer names memory that does not exist");
     } else if (k->kind == HK_C_MAPPED) {
         r->knows[k->memory] = k->slot ? HK_R_IS_MAPPED : HK_R_REFUSED;
     } else {
@@ -170,7 +170,7 @@ static inline void hk_c_hear(hk_c_pair *p, const hk_c_packet *k) {
     } else if (k->kind == HK_C_MEMORY || k->kind == HK_C_MAPPED) {
         hk_c_hear_of_memory(p, k);
     } else if (k->slot >= HK_C_ALL) {
-        hk_c_wrong(p, "the peer names a slot that there is not");
+        hk_c_wrong(p, "the peer names a slot that does not exist");
     } else if (k->kind == HK_C_PIECE || k->kind == HK_C_DIRECT) {
         if (!hk_c_is_sound(p, k)) {
             hk_c_wrong(p, "the peer sends what the protocol does not allow");

@@ -132,7 +132,7 @@ class MpiStore:
     def set(self, key: str, value: str) -> None:
         data = value.encode()
         if len(data) > NOTE_BYTES:
-            raise TransportError(f"the note of {len(data)} bytes is too long for the meeting over MPI")
+            raise TransportError(f"a note of {len(data)} bytes is too long for the meeting over MPI")
         self.note[: len(data)] = data
         self._start()
         if not until(self.request, self.timeout):
@@ -226,7 +226,7 @@ def checked(comm: Any) -> Any:
     if not MPI.Is_initialized():
         raise ArgumentError("MPI is not initialized: call MPI.Init_thread() first")
     if MPI.Is_finalized():
-        raise ArgumentError("MPI is finalized: nothing can be made of its communicators any more")
+        raise ArgumentError("MPI is finalized: call this before MPI.Finalize()")
     if comm == MPI.COMM_NULL:
         raise ArgumentError("the communicator is COMM_NULL: this process is not a rank of it, and must not call this")
     if comm.Is_inter():

@@ -40,7 +40,7 @@ class MpiTransport:
 
     def __init__(self, context: Context) -> None:
         if context.mpi is None:
-            raise TransportError("these processes are no MPI job: start them with mpirun, or use hocket.from_mpi")
+            raise TransportError("these processes are not an MPI job: start them with mpirun, or use hocket.from_mpi")
         self.rank = context.rank
         self.job: MpiJob = context.mpi
         self.traits = Traits(segment=SEGMENTS.get(self.job.vendor, SEGMENT))

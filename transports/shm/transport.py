@@ -123,7 +123,7 @@ class ShmTransport:
             for r in open_to:
                 self.windows[r], self.pids[r] = None, NO_MEMORY
                 refusals[r] = refusals[r] or (
-                    f"only {self.window.reserved >> 20} MiB of addresses are to be had for shared memory, and "
+                    f"only {self.window.reserved >> 20} MiB of addresses are available for shared memory, and "
                     f"{LEAST >> 20} are needed: is `ulimit -v` set?"
                 )
         return refusals

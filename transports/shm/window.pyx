@@ -142,10 +142,10 @@ cdef class Window:
     def _grow(self, size_t size):
         import fcntl
         if self.fd < 0 and not self.private:
-            raise TransportError("this rank has left the job: there is no more shared memory to be had from it")
+            raise TransportError("this rank has left the job, so it gives no more shared memory")
         if size > self.reserved:
             raise NoMemory(
-                f"shared memory of this rank is full: {size} bytes wanted, and {self.reserved} addresses are kept for it"
+                f"shared memory of this rank is full: it needs {size} bytes more, and {self.reserved} addresses are reserved"
                 f"{'; a larger `ulimit -v` gives it more' if address_limit() is not None else ''}"
             )
         if not self.private:

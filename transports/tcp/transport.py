@@ -84,7 +84,7 @@ class TcpTransport:
             if not offer:
                 refusals.append("that rank offers no TCP address")
             elif not _is_offer(offer):
-                refusals.append("what that rank offers is no TCP address")
+                refusals.append("that rank's offer is not a TCP address")
             elif offer.get("encrypts", False) != self.context.encrypt:
                 refusals.append(f"one of the two encrypts: {encryption.DIFFERS}")
             elif ipaddress.ip_address(offer["host"]).is_loopback and offer["network"] != network_id():

@@ -101,7 +101,7 @@ cdef class Writer:
     def connect(self, Path path, dict answer):
         cdef int i
         if len(answer["qps"]) != self.nqp:
-            raise TransportError(f"a reader with {len(answer['qps'])} queue pairs, not {self.nqp}")
+            raise TransportError(f"the peer's reader has {len(answer['qps'])} queue pairs; expected {self.nqp}")
         end_connect(&self.channel.end, self.device, path, answer["qps"], self.psn, answer["psn"], 0)
         for i in range(HK_V_WORDS):
             hk_v_writer_post_recv(&self.channel, i)
@@ -164,7 +164,7 @@ cdef class Reader:
             raise TransportError("this channel has a writer already, or is closed")
         numbers = list(offer["qps"])
         if not 2 <= len(numbers) <= HK_V_QPS:
-            raise TransportError(f"a writer with {len(numbers)} queue pairs: 2 to {HK_V_QPS} are understood")
+            raise TransportError(f"the peer's writer has {len(numbers)} queue pairs; expected 2 to {HK_V_QPS}")
         self.nqp = len(numbers)
         psn = int.from_bytes(os.urandom(3), "little")
         end_open(e, self.device, self.nqp)

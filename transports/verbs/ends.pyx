@@ -35,7 +35,7 @@ cdef class Path:
     def __init__(self, int port, int gid_index, bytes gid, int lid, int mtu):
         """`gid`, `lid`: the peer's; lid 0 on Ethernet."""
         if len(gid) != 16:
-            raise ValueError(f"a GID of {len(gid)} bytes")
+            raise ValueError(f"a GID must have 16 bytes, got {len(gid)}")
         self.port, self.gid_index, self.gid, self.lid, self.mtu = port, gid_index, gid, lid, mtu
 
 

@@ -86,7 +86,7 @@ def choose(setting: str = "") -> Port:
     name, number, gid_index = wanted(setting) if setting else ("", None, None)
     names = devices()
     if name and name not in names:
-        raise ArgumentError(f"HOCKET_RDMA={setting}: no RDMA device {name}; there are {', '.join(names) or 'none'}")
+        raise ArgumentError(f"HOCKET_RDMA={setting}: no RDMA device {name}; known: {', '.join(names) or '(no device)'}")
     refused = []
     for each in [name] if name else names:
         device = Device(each)

@@ -342,9 +342,9 @@ def fallback() -> None:
     try:
         comm.allreduce(np.ones(2), algorithm="mpi")
     except hocket.ArgumentError as error:
-        assert "no MPI job" in str(error)
+        assert "not an MPI job" in str(error)
     else:
-        raise AssertionError("there is no MPI job")
+        raise AssertionError("there is not an MPI job")
     comm.close()
 
 

@@ -165,7 +165,7 @@ def test_a_certificate_that_is_not_taken(name: str, why: str, pki: Path) -> None
     """On either side, and both say so."""
     good, bad = tls.Certificates(*files(pki, "first")), tls.Certificates(*files(pki, name))
     for first, second in (ends(good, bad), reversed(ends(bad, good))):
-        assert isinstance(first, str) and f"the other side's certificate is not taken ({why})" in first
+        assert isinstance(first, str) and f"the other side's certificate was refused ({why})" in first
         assert "HOCKET_ENCRYPT" not in first
         assert isinstance(second, str) and "refused by the other side (TLS: " in second and "alert" in second
 
@@ -185,7 +185,7 @@ def test_the_jobs_key_is_proven_inside(pki: Path) -> None:
     assert first.binding() == second.binding()
     for said in ends(good, other, (KEY, b"2" * tls.KEY)):
         assert isinstance(said, str)
-    assert "has not proven this job's key" in str(ends(good, other, (KEY, b"2" * tls.KEY))[1])
+    assert "has not proven that it holds this job's key" in str(ends(good, other, (KEY, b"2" * tls.KEY))[1])
 
 
 def test_who_sits_in_between_with_a_certificate_is_noticed(pki: Path) -> None:

@@ -187,7 +187,7 @@ def framed(body: bytes) -> bytes:
 @given(st.lists(st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(framed), st.just(framed(b'{"a":1}')))))
 def test_a_control_connection_of_any_bytes_only_ends(reactor: Reactor, pieces: list[bytes]) -> None:
     how, heard = ends_after(reactor, b"".join(pieces))
-    assert how in (ENDED, "it sent what is not a control message")
+    assert how in (ENDED, "it sent bytes that are not a control message")
     assert all(isinstance(message, dict) for message in heard)
 
 
@@ -196,7 +196,7 @@ WRONG = [b"[" * 100000, b"[]", b"1e999999", b"\xff\xfe", b'{"a":' * 50000, b"9" 
 
 @pytest.mark.parametrize("body", WRONG, ids=range(len(WRONG)))
 def test_what_is_no_control_message_ends_the_connection(reactor: Reactor, body: bytes) -> None:
-    assert ends_after(reactor, framed(body), close=False) == ("it sent what is not a control message", [])
+    assert ends_after(reactor, framed(body), close=False) == ("it sent bytes that are not a control message", [])
 
 
 def test_a_promised_size_takes_no_memory(reactor: Reactor) -> None:
