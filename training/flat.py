@@ -67,7 +67,7 @@ class Flat:
         double = [name for name, each in self.arrays.items() if each.dtype == np.float64]
         if double and len(double) < len(self.arrays):
             other = next(name for name in self.arrays if name not in double)
-            raise ArgumentError(f"parameter {double[0]!r} is float64 and {other!r} is not: give them in one dtype")
+            raise ArgumentError(f"parameter {double[0]!r} is float64 and {other!r} is not: give all in one dtype")
         return np.dtype(np.float64 if double else np.float32)
 
     def count(self, names: Iterable[str]) -> int:

@@ -39,7 +39,9 @@ def run(
     limit = hosting.limit(timeout)
     places = sorted(client.nthreads()) if workers is None else texts(workers, "workers")
     if not places or len(set(places)) < len(places):
-        raise ArgumentError(f"workers={places}: each rank needs a worker of its own (client.wait_for_workers(n)?)")
+        raise ArgumentError(
+            f"workers={places}: each rank needs a worker of its own; call client.wait_for_workers(n) first"
+        )
     job = f"hocket-{uuid.uuid4().hex}"
     tasks = [
         client.submit(

@@ -41,7 +41,7 @@ def encoded(method: updates.Method, feedback: bool = True) -> Callable[[Message,
             return reply
         key, made = next(iter(reply.content.array_records.items()), ("", None))
         if made is None or len(reply.content.array_records) > 1 or list(made) != list(base):
-            raise ArgumentError("a reply must have one ArrayRecord with the keys of the one that came")
+            raise ArgumentError("a reply must have one ArrayRecord, with the keys of the message's")
         owed = context.state.array_records.get(OWED, ArrayRecord()) if feedback else ArrayRecord()
         sent, kept = ArrayRecord(), ArrayRecord()
         for each, after in made.items():
@@ -68,7 +68,10 @@ def _record(message: Message) -> ArrayRecord:
 
 def _difference(after: Array, before: Array, owed: Array | None) -> updates.Floats:
     if after.shape != before.shape or after.dtype != before.dtype:
-        raise ArgumentError(f"an array came as {before.dtype}{before.shape} and went as {after.dtype}{after.shape}")
+        raise ArgumentError(
+            f"the message's array is {before.dtype}{before.shape}, the reply's {after.dtype}{after.shape}: they must "
+            "be alike"
+        )
     update: updates.Floats = after.numpy() - before.numpy()
     if owed is not None and tuple(owed.shape) == tuple(after.shape):
         update += owed.numpy()

@@ -49,7 +49,7 @@ class Decoding(Strategy):  # type: ignore[misc]
     def _whole(self, record: ArrayRecord, node: int) -> ArrayRecord:
         made = ArrayRecord()
         if list(record) != list(self._base):
-            raise ArgumentError(f"node {node}: the reply has other arrays than those of its round")
+            raise ArgumentError(f"node {node}: the reply's arrays must have the names of its round's")
         for key, array in record.items():
             base = self._base[key]
             try:

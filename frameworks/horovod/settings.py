@@ -57,5 +57,5 @@ def _value(name: str, text: str, kind: type) -> object:
     except ValueError:
         number = -1.0
     if number < 0:
-        raise ArgumentError(f"{name} is {text!r}: a number is needed, 0 or more")
+        raise ArgumentError(f"{name} is {text!r}; it must be a number, 0 or more")
     return number if kind is float else kind(number)

@@ -124,7 +124,7 @@ def _communicator(comm: Any) -> Communicator:
     if comm is None:
         return hocket.communicator()
     if not isinstance(comm, Communicator):
-        raise ArgumentError(f"comm is {kind(comm)}: pass a communicator of hocket's")
+        raise ArgumentError(f"comm is {kind(comm)}: pass a hocket communicator")
     return comm
 
 
@@ -160,7 +160,9 @@ def _rank(comm: Communicator, value: Any, what: str) -> int:
 def _check_op(op: Op, xs: list[jax.Array]) -> None:
     """Ops by name, and premul_sum: what a compiled program can hold."""
     if not isinstance(op, str | PremulSum):
-        raise ArgumentError(f"op is {kind(op)}: in JAX it is a name (sum, prod, min, max, avg, ...) or premul_sum(f)")
+        raise ArgumentError(
+            f"op is {kind(op)}: in JAX it must be a name (sum, prod, min, max, avg, ...) or premul_sum(f)"
+        )
     for x in xs:
         check_op(op, np.dtype(x.dtype))
 

@@ -55,7 +55,7 @@ def _by_adjoint(name: str) -> Transposed:
 def _jvp(prim: Any, name: str, xs: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     op = params.get("op", "sum")
     if not (op in ("sum", "avg") or isinstance(op, PremulSum)):
-        raise ArgumentError(f"{name} with op {op!r} has no derivative; sum, avg and premul_sum have")
+        raise ArgumentError(f"{name} with op {op!r} has no derivative; use sum, avg or premul_sum")
     found = prim.bind(*xs, **params)
     live = [t for t in tangents if type(t) is not ad.Zero]
     moved = iter(prim.bind(*live, **params))

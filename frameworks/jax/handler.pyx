@@ -41,7 +41,7 @@ def explain_by(function):
 cdef object array(ArrayBuffer* b, int flags):
     dtype = dtypes.get(b.dtype)
     if dtype is None:
-        raise TypeError(f"hocket knows no XLA type {b.dtype}")
+        raise TypeError(f"XLA type {b.dtype} is not supported")
     Py_INCREF(dtype)        # which the new array takes
     return PyArray_NewFromDescr(
         <PyTypeObject*>np.ndarray, <PyArray_Descr*>dtype, <int>b.ndim, <np.npy_intp*>b.shape, NULL, b.data, flags, NULL)
@@ -79,8 +79,8 @@ cdef void* perform(CallFrame* frame) noexcept with gil:
         call = calls.get(name)
         if call is None:
             raise RuntimeError(
-                f"the call {name.decode()!r} is not known in this process: a program that makes calls of hocket's is "
-                "compiled in the process that runs it")
+                f"the call {name.decode()!r} is not known in this process: compile a program that calls hocket "
+                "in the process that runs it")
         call(arrays(&frame.arguments, NPY_ARRAY_CARRAY_RO), arrays(&frame.results, NPY_ARRAY_CARRAY))
         return NULL
     except BaseException as error:      # there is no Python caller to raise to

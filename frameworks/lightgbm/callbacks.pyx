@@ -95,7 +95,9 @@ cdef list _counts(const int32_t* lengths, int n):
 cdef object _network():
     network = getattr(current, "network", None)
     if network is None:
-        raise ArgumentError("this thread has no network of hocket's: call hocket.lightgbm.setup in the one that trains")
+        raise ArgumentError(
+            "this thread has no network of hocket's: call hocket.lightgbm.setup in the thread that trains"
+        )
     return network
 
 

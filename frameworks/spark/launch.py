@@ -69,7 +69,9 @@ def _rdd(where: Any, ranks: int | None) -> tuple[Any, bool]:
     """What the tasks run over, and whether its rows are the caller's."""
     if hasattr(where, "barrier"):
         if ranks is not None:
-            raise ArgumentError(f"ranks={ranks} goes with a session; an RDD has a rank for each of its partitions")
+            raise ArgumentError(
+                f"ranks={ranks} goes with a session: omit it for an RDD, which has one rank for each partition"
+            )
         return where, True
     context = getattr(where, "sparkContext", where)
     if not hasattr(context, "parallelize"):

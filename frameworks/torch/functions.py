@@ -184,7 +184,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _adjoint(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     key, name, op, root, there, back = ctx.how
     if op not in LINEAR:
-        raise ArgumentError(f"{name} with op {op!r} has no derivative; {' and '.join(LINEAR)} have")
+        raise ArgumentError(f"{name} with op {op!r} has no derivative; use {' or '.join(LINEAR)}")
     if name == "alltoall":
         there, back = back, there
     found = _operator(grad, key, LAWS[name], "sum", root, there, back)
@@ -217,7 +217,7 @@ vars(_known)["_dynamo_marked_constant"] = True  # torch.compiler.assume_constant
 
 def _own(tag: int) -> int:
     if not 0 <= tag < BACKWARDS:
-        raise ArgumentError(f"tag={tag} must be between 0 and 2**30 - 1: those above are of gradients")
+        raise ArgumentError(f"tag={tag} must be between 0 and 2**30 - 1: larger tags are for gradients")
     return tag
 
 

@@ -152,7 +152,7 @@ class Crew:
         Raises Again where this rank came too late.  Call it in `attempt`.
         """
         if self._state is None:
-            raise ArgumentError("present: there was no boundary(state) yet")
+            raise ArgumentError("present: call boundary(state) first")
         ranks, _ = self._come(self._state, PRESENT)
         return self._group(ranks)
 

@@ -69,7 +69,9 @@ def load(join: Any, state: Replica, timeout: float = 600.0) -> bool:
         own = {name: list(array.shape) for name, array in arrays.items()}
         theirs = pair.share(own, "a state")[0]
         if own != theirs:
-            raise MismatchError(f"the members' state has arrays {theirs}, this process's {own}: give it the same")
+            raise MismatchError(
+                f"the members' state has arrays {theirs}, this process's has {own}: they must be the same"
+            )
         for _, array in sorted(arrays.items()):
             pair.recv(array, 0)
     finally:

@@ -28,7 +28,7 @@ from hocket.training.large.agreeing import agree
 def part(count: int, comm: Any, what: str) -> slice:
     """This rank's columns or rows of so many; ArgumentError, alike on all ranks, where they do not divide."""
     if count % comm.size:
-        raise ArgumentError(f"{what}={count} does not divide by the {comm.size} ranks of this axis")
+        raise ArgumentError(f"{what}={count} must be a multiple of the {comm.size} ranks of this axis")
     each = count // comm.size
     return slice(comm.rank * each, (comm.rank + 1) * each)
 

@@ -48,9 +48,9 @@ class PostLocalSGD(LocalSGD):
         if self.start < 0:
             raise ArgumentError(f"start={start} must be at least 0: the steps with an average after each")
         if more.get("fragments", 1) != 1 or more.get("delay", 0):
-            raise ArgumentError("PostLocalSGD averages everything at once: fragments=1, delay=0")
+            raise ArgumentError("PostLocalSGD averages everything at once: pass fragments=1 and delay=0")
         if more.get("by", "steps") != "steps":
-            raise ArgumentError('PostLocalSGD averages after each of the first steps: by="steps"')
+            raise ArgumentError('PostLocalSGD averages after each of the first steps: pass by="steps"')
         super().__init__(members, parameters, every=every, **more)
 
     def due(self, number: int) -> int:

@@ -75,5 +75,5 @@ def crew(given: Any) -> Crew:
     if all(hasattr(given, name) for name in ("boundary", "attempt", "present")):
         return given  # type: ignore[no-any-return]
     if not hasattr(given, "allreduce"):
-        raise ArgumentError(f"an outer loop is given a communicator or a crew first, got {given!r}")
+        raise ArgumentError(f"the first argument of an outer loop must be a communicator or a crew, got {given!r}")
     return Fixed(given)

@@ -36,7 +36,7 @@ class NoLoCo(Outer):
         **more: Any,
     ) -> None:  # fmt: skip
         if more.get("send") is not None:
-            raise ArgumentError("NoLoCo sends floats: send=None")
+            raise ArgumentError("NoLoCo sends floats: pass send=None")
         self.seed = seed
         super().__init__(members, parameters, rule=Momentum(lr, momentum), every=every, **more)
 

@@ -46,7 +46,7 @@ class Sending:
     def check(self, dtype: Any) -> None:
         """Raises ArgumentError if vectors of this dtype are not sent so."""
         if dtype != "float32" and self.name != "float":
-            raise ArgumentError(f"send={self.name!r} takes float32 parameters, these are {dtype}: send=None")
+            raise ArgumentError(f"send={self.name!r} takes float32 parameters, these are {dtype}: pass send=None")
 
     def _begun(self, comm: Any) -> Compressor:
         """A compressor among these ranks.  Of what it kept among others this rank takes what it owes, and no more."""
@@ -67,7 +67,7 @@ class Sending:
         self.compressor, self._loaded = None, None
         if self.method is not None and any(state is not None for state in states):
             if any(state is None or state["method"] != self.method.name for state in states):
-                raise ArgumentError(f"the state is not of send={self.name!r}: {reprlib.repr(states)}")
+                raise ArgumentError(f"the state was not saved with send={self.name!r}: {reprlib.repr(states)}")
             self._loaded = states[0] if len(states) == 1 else [*states]
 
 

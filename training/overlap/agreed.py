@@ -102,12 +102,14 @@ class Agreed:
     def ready(self, name: str, grad: Any) -> None:
         with self._lock:
             if not writable(grad):
-                raise self._ended(ArgumentError(f"ready({name!r}): the average takes its place, and it is read-only"))
+                raise self._ended(ArgumentError(
+                    f"ready({name!r}): the array is read-only, but takes the average; pass a copy"
+                ))
             member, tensor = self._seal(), self._noted(name, grad, "ready")
             if tensor.fresh:
-                raise self._ended(ArgumentError(f"ready({name!r}) comes twice in a step"))
+                raise self._ended(ArgumentError(f"ready({name!r}) was called twice in a step"))
             if tensor.pending is not None:
-                raise self._ended(ArgumentError(f"ready({name!r}): its last average was not waited for"))
+                raise self._ended(ArgumentError(f"ready({name!r}): call wait({name!r}) for its last average first"))
             self._settle()
             request = Request("allreduce", name, (Part(dtype_of(grad), tuple(grad.shape)),), "avg")
             try:
@@ -125,7 +127,7 @@ class Agreed:
             late = [tensor for tensor in self._tensors.values() if not tensor.fresh]
             for tensor in late:
                 if tensor.pending is not None:
-                    raise self._ended(ArgumentError(f"step(): the last average of {tensor.name!r} was not waited for"))
+                    raise self._ended(ArgumentError(f"step(): call wait({tensor.name!r}) for its last average first"))
                 tensor.left_out, tensor.others = True, None
             for tensor in self._tensors.values():
                 tensor.fresh = False
@@ -177,7 +179,7 @@ class Agreed:
     def _noted(self, name: str, array: Any, call: str) -> _Tensor:
         given = tensor_of(name, array)
         if not isinstance(name, str) or given is None:
-            wrong = f"{call}({name!r}): expected a text, and an array of floats; got {described(array)}"
+            wrong = f"{call}({name!r}): expected a string, and an array of floats; got {described(array)}"
             raise self._ended(ArgumentError(wrong))
         if self.settings.method is not None and not on_host(array):
             raise self._ended(ArgumentError(f"{call}({name!r}): {ON_GPU.format(array.device)}"))
@@ -205,7 +207,7 @@ class Agreed:
                     return tensor
                 if timeout is None:
                     known = choices(name, self._tensors) if tensor is None else "or twice"
-                    raise self._ended(ArgumentError(f"wait({name!r}) comes before ready({name!r}); {known}"))
+                    raise self._ended(ArgumentError(f"wait({name!r}) was called before ready({name!r}); {known}"))
                 if not self._lock.wait(until - time.perf_counter()):
                     raise TimeoutError(f"wait({name!r}): it is not ready on rank {self.comm.rank}")
 

@@ -46,7 +46,9 @@ def zeros(dtype: str, count: int, like: Any = None) -> Any:
     if like is None and dtype == "bfloat16":  # which NumPy has not; some other rank has a tensor of it
         torch: Any = sys.modules.get("torch")
         if torch is None:
-            raise ArgumentError("another rank averages a tensor of bfloat16, which NumPy has not: import torch here")
+            raise ArgumentError(
+                "another rank averages a tensor of bfloat16, which NumPy does not have: import torch here"
+            )
         like = torch.empty(0, dtype=torch.bfloat16)
     made = np.empty(count, dtype) if like is None else empty(like, count)
     made[...] = 0

@@ -74,6 +74,6 @@ def restore(compressors: Sequence[Compressor], states: Sequence[Any]) -> None:
     """Go on from these states, one for each; no states: from before the first step, when nothing was owed."""
     states = states or [{**each.state_dict(), "entries": {}} for each in compressors]
     if len(compressors) != len(states):
-        raise ArgumentError(f"load_state_dict(): of {len(states)} lanes, here are {len(compressors)}")
+        raise ArgumentError(f"load_state_dict(): the state has {len(states)} lanes, this scheduler {len(compressors)}")
     for compressor, state in zip(compressors, states, strict=True):
         compressor.load_state_dict(state)

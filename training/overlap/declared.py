@@ -61,9 +61,11 @@ class Declared:
     def declare(self, name: str, like: Any) -> None:
         with self._lock:
             if self._lanes:
-                raise self._ended(ArgumentError(f"declare({name!r}) comes too late: the first ready() has ended it"))
+                raise self._ended(ArgumentError(
+                    f"declare({name!r}) comes too late: declare all before the first ready()"
+                ))
             if not isinstance(name, str) or name in self._gradients:
-                raise self._ended(ArgumentError(f"declare({name!r}): a name is a string, and is declared once"))
+                raise self._ended(ArgumentError(f"declare({name!r}): a name must be a string, and be declared once"))
             tensor = tensor_of(name, like)
             if tensor is None:
                 wrong = f"declare({name!r}): expected an array of floats, got {described(like)}"
@@ -120,13 +122,15 @@ class Declared:
                 wanted = f"{gradient.tensor.dtype}{gradient.shape}"
                 raise self._ended(ArgumentError(f"ready({name!r}): declared as {wanted}, got {described(grad)}"))
             if not writable(grad):
-                raise self._ended(ArgumentError(f"ready({name!r}): the average takes its place, and it is read-only"))
+                raise self._ended(ArgumentError(
+                    f"ready({name!r}): the array is read-only, but takes the average; pass a copy"
+                ))
             if gradient.fresh:
-                raise self._ended(ArgumentError(f"ready({name!r}) comes twice in step {self._steps}"))
+                raise self._ended(ArgumentError(f"ready({name!r}) was called twice in step {self._steps}"))
             if gradient.array is not None and not gradient.own:
                 gradient.settle()
             if gradient.array is not None:
-                raise self._ended(ArgumentError(f"ready({name!r}): its last average was not waited for"))
+                raise self._ended(ArgumentError(f"ready({name!r}): call wait({name!r}) for its last average first"))
             gradient.take(grad, own=True)
             if self._recorder is not None and self._recorder.traced:
                 now, order = time.monotonic_ns(), self.settings.order
@@ -143,7 +147,7 @@ class Declared:
             for name in late:
                 gradient = self._gradients[name]
                 if gradient.array is not None and gradient.own:
-                    raise self._ended(ArgumentError(f"step(): the last average of {name!r} was not waited for"))
+                    raise self._ended(ArgumentError(f"step(): call wait({name!r}) for its last average first"))
                 gradient.settle()
                 gradient.take_zeros()
             self._issue_all(", ".join(late[:3]) or "all")
@@ -173,7 +177,7 @@ class Declared:
         with self._lock:
             gradient = self._gradient(name)
             if gradient.array is None and timeout is None:
-                raise self._ended(ArgumentError(f"wait({name!r}) comes before ready({name!r}), or twice"))
+                raise self._ended(ArgumentError(f"wait({name!r}) was called before ready({name!r}), or twice"))
             while gradient.array is None or gradient.left:
                 self._await(gradient, until)
         try:

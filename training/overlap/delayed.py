@@ -60,7 +60,7 @@ class Delayed:
         momentum: float = 0.0, warmup: int = 0,
     ) -> None:  # fmt: skip
         if whole(warmup, "warmup") < 0:
-            raise ArgumentError(f"warmup={warmup} must be a number of steps")
+            raise ArgumentError(f"warmup={warmup} must be a number of steps, 0 or more")
         self.scheduler, self.parameters = scheduler, {name: _array(name, x) for name, x in parameters.items()}
         self._held = Held(parameters)
         self.lr, self.local_lr, self.momentum, self.warmup = lr, local_lr, momentum, warmup
@@ -76,7 +76,7 @@ class Delayed:
         """This rank's gradients at `parameters`, which then are where it goes on.  All ranks call it."""
         if gradients.keys() != self.parameters.keys():
             odd = sorted(gradients.keys() ^ self.parameters.keys())
-            raise ArgumentError(f"step(): gradients and parameters have other names: {', '.join(map(str, odd[:3]))}")
+            raise ArgumentError(f"step(): gradients and parameters differ in names: {', '.join(map(str, odd[:3]))}")
         self._held.check()
         if not self._agreed:
             self._agree()

@@ -83,12 +83,12 @@ def tune(
     if search not in SEARCHES:
         raise ArgumentError(f"search={search!r} is unknown; {choices(search, SEARCHES)}")
     if whole(steps, "steps") < 1 or not space:
-        raise ArgumentError(f"steps={steps} must be 1 or more, and space={space!r} hold settings")
+        raise ArgumentError(f"steps={steps} must be 1 or more, and space={space!r} must not be empty")
     space = list(dict.fromkeys(Setting(*wholes(each, "space")) for each in space))
     steps = min(steps, len(space))
     ranks = comm.share([comm.host, steps], "tune()")
     if any(row[1] != steps for row in ranks):
-        raise MismatchError(f"tune(): ranks try {[row[1] for row in ranks]} settings; give all the same steps, space")
+        raise MismatchError(f"tune(): ranks try {[row[1] for row in ranks]} settings; give all the same space, steps")
     key = f"{job}: {comm.size} ranks on {len({row[0] for row in ranks})} hosts"
     kept = comm.share(_begins(search, path, key) if comm.rank == 0 else None, "tune()")[0]
     if isinstance(kept, str):
@@ -100,7 +100,7 @@ def tune(
         took = float(measure(setting))
         slowest = float(comm.allreduce(np.array([took if 0 < took < math.inf else math.inf]), "max")[0])
         if slowest == math.inf:
-            raise ArgumentError(f"tune(): measure({setting}) must return seconds, above 0, on all ranks; here {took}")
+            raise ArgumentError(f"tune(): measure({setting}) must return seconds above 0 on all ranks; it gave {took}")
         return slowest
 
     def propose(tried: Tried) -> Setting:
@@ -211,14 +211,14 @@ def _kept(path: str, key: str) -> Any:
             with open(path) as file:
                 row = json.load(file).get(key)
             if row is not None and not (len(row) == 4 and all(isinstance(each, int) for each in row[:3])):
-                return f"tune(): {path!r} has no setting for {key!r}, but {row!r}; give another path="
+                return f"tune(): {path!r} has {row!r} for {key!r}, which is not a setting; give another path="
         except (OSError, ValueError, AttributeError, TypeError) as error:
             return f"tune(): {path!r} cannot be read as settings: {error}; give another path="
         if row is not None:
             return row
     folder = os.path.dirname(os.path.abspath(path))
     if not os.access(folder, os.W_OK):  # a long search must not be lost at its end
-        return f"tune(): there is no folder {folder!r} that can be written; give another path="
+        return f"tune(): the folder {folder!r} cannot be written; give another path="
     return None
 
 

@@ -56,7 +56,7 @@ class Server:
         """Write what this server is the head of, now."""
         holder = self.holder
         if holder.folder is None:
-            raise ArgumentError(f"{holder.who}: no folder for snapshots: serve(..., snapshot=folder)")
+            raise ArgumentError(f"{holder.who}: snapshot() needs a folder: pass serve(..., snapshot=folder)")
         for replica in list(holder.replicas.values()):
             if replica.shard.head:
                 holder.member.mark("server: snapshot", replica.save(holder.folder))
@@ -127,7 +127,7 @@ def serve(
     Returns at once; a thread for each link serves.  Raises ArgumentError, MismatchError (ranks differ), PeerLostError.
     """
     if on is not None and comm.rank not in on:
-        raise ArgumentError(f"rank {comm.rank}: serve(on={list(on)}) is called by these ranks; make a Client")
+        raise ArgumentError(f"rank {comm.rank}: only these ranks call serve(on={list(on)}); make a Client here")
     staleness(clock)
     if whole(copies, "copies") not in (0, 1):
         raise ArgumentError(f"copies={copies} must be 0 or 1")

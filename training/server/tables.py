@@ -159,7 +159,7 @@ class Layout:
         """Of the table with this name."""
         number = self._numbers.get(name)
         if number is None:
-            raise ArgumentError(f"no table is called {name!r}: {choices(name, self.names)}")
+            raise ArgumentError(f"{name!r} is not a table; {choices(name, self.names)}")
         return number
 
     def of(self, shard: int) -> Iterator[tuple[int, Part | None]]:

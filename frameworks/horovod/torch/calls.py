@@ -181,7 +181,7 @@ def alltoall_async(
     rows = checked(tensor, "alltoall").shape[0] if tensor.dim() else 0
     if splits is None:
         if rows % ranks:
-            raise ArgumentError(f"hvd.alltoall: {rows} rows do not divide by {ranks} ranks; pass splits=")
+            raise ArgumentError(f"hvd.alltoall: {rows} rows are not a multiple of {ranks} ranks; pass splits=")
         found = [rows // ranks] * ranks
     else:
         if isinstance(splits, Tensor) and (splits.dtype.is_floating_point or splits.dtype.is_complex):

@@ -37,7 +37,9 @@ def names_of(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] |
     names = {p: name for name, p in pairs}
     without = [tuple(p.shape) for group in groups for p in group["params"] if p not in names]
     if without:
-        raise ArgumentError(f"named_parameters lacks {len(without)} of the optimizer's, of shapes {without[:5]}")
+        raise ArgumentError(
+            f"named_parameters lacks {len(without)} of the optimizer's parameters, of shapes {without[:5]}"
+        )
     return names
 
 

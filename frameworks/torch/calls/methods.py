@@ -183,10 +183,14 @@ class Calls(Issuing):
     def _one_each(self, call: str, tensors: Tensors, like: Tensor | None = None) -> None:
         """A list of a tensor for each rank; of as many elements as `like`, where all are the same."""
         if len(tensors) != self.comm.size:
-            raise ArgumentError(f"{call}: a list of {len(tensors)} tensors for {self.comm.size} ranks")
+            raise ArgumentError(
+                f"{call}: got a list of {len(tensors)} tensors; expected one for each of {self.comm.size} ranks"
+            )
         for rank, each in enumerate(tensors):
             if like is not None and each.numel() != like.numel():
-                raise ArgumentError(f"{call}: the tensor of rank {rank} has {each.numel()} elements of {like.numel()}")
+                raise ArgumentError(
+                    f"{call}: the tensor of rank {rank} has {each.numel()} elements; expected {like.numel()}"
+                )
 
     def _rows(self, tensor: Tensor, flat: Tensor, splits: Sequence[int]) -> list[int]:
         """Splits in elements of `flat`."""
@@ -194,11 +198,13 @@ class Calls(Issuing):
         if not splits:
             if rows % self.comm.size:
                 raise ArgumentError(
-                    f"all_to_all_single: {rows} rows do not divide by {self.comm.size} ranks; pass split sizes"
+                    f"all_to_all_single: {rows} rows are not a multiple of {self.comm.size} ranks; pass split sizes"
                 )
             splits = [rows // self.comm.size] * self.comm.size
         if sum(splits) != rows:
-            raise ArgumentError(f"all_to_all_single: splits {list(splits)} are {sum(splits)} rows, not {rows}")
+            raise ArgumentError(
+                f"all_to_all_single: splits {list(splits)} add up to {sum(splits)} rows; the tensor has {rows}"
+            )
         row = flat.numel() // rows if rows else 0
         return [n * row for n in splits]
 

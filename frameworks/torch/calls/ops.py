@@ -28,5 +28,7 @@ def op_of(reduce_op: Any, tensor: torch.Tensor) -> Op:
         return hocket.premul_sum(float(factor))
     name = NAMES.get(kind)
     if name is None:
-        raise ArgumentError(f"{reduce_op} is not a reduction of hocket: {', '.join(NAMES.values())}, PREMUL_SUM")
+        raise ArgumentError(
+            f"{reduce_op} is not a reduction of hocket's; known: {', '.join(NAMES.values())}, PREMUL_SUM"
+        )
     return OF_BOOL.get(name, name) if tensor.dtype is torch.bool else name

@@ -72,7 +72,7 @@ def writable(tensor: Tensor, call: str, keep: bool = True) -> tuple[Tensor, Afte
     """Where a result may be written, contiguous, and how it comes to `tensor` from there.  `keep`: with its values."""
     found = plain(tensor, call)
     if any(step == 0 and n > 1 for step, n in zip(found.stride(), found.shape, strict=True)):
-        raise ArgumentError(f"{call}: several elements of the output are one in memory (expand()?); pass a clone()")
+        raise ArgumentError(f"{call}: elements of the output share memory (as after expand()); pass output.clone()")
     if found.is_contiguous() and not found.is_neg() and not (found.is_complex() and found.is_conj()):
         return found, None
     made = contiguous(found.resolve_conj().resolve_neg()) if keep else empty(found, found.shape)

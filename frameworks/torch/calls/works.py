@@ -73,7 +73,7 @@ class Work(_Base):  # type: ignore[misc]
                 self._error = as_torch(error)
                 raise self._error from None
             if not over:
-                raise as_torch(hocket.TimeoutError(f"not ended after waiting for {timeout}; the call goes on"))
+                raise as_torch(hocket.TimeoutError(f"the call has not ended after {timeout}; it goes on"))
         self._finish()
         if self._side is not None:
             self._side.follow()

@@ -133,7 +133,7 @@ class Distributed:
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Refused: all ranks have declared their gradients."""
-        raise ArgumentError("add_param_group(): the gradients were declared: give the group to the first optimizer")
+        raise ArgumentError("add_param_group() comes too late: add the group to the optimizer before you wrap it")
 
     def report(self) -> list[Timing]:
         """The scheduler's: for each parameter what its average took."""
@@ -214,5 +214,5 @@ def _named(optimizer: torch.optim.Optimizer, pairs: Iterable[tuple[str, Tensor]]
     names = {p: name for name, p in reversed(found)}
     lacking = [tuple(p.shape) for p in there if p not in names]
     if lacking:
-        raise ArgumentError(f"parameters lacks {len(lacking)} of the optimizer's, of shapes {lacking[:3]}")
+        raise ArgumentError(f"parameters lacks {len(lacking)} of the optimizer's parameters, of shapes {lacking[:3]}")
     return dict(reversed(names.items()))

@@ -35,7 +35,7 @@ class Parameters(Flat):
         doubles = [name for name, each in self.arrays.items() if each.dtype == torch.float64]
         if doubles and len(doubles) < len(self.arrays):
             other = next(name for name in self.arrays if name not in doubles)
-            raise ArgumentError(f"parameter {doubles[0]!r} is float64 and {other!r} is not: give them in one dtype")
+            raise ArgumentError(f"parameter {doubles[0]!r} is float64 and {other!r} is not: give all in one dtype")
         return np.dtype(np.float64 if doubles else np.float32)
 
     @torch.no_grad()

@@ -36,7 +36,7 @@ class _Cut(nn.Module):
     def _said(self, linear: Any) -> dict[str, Any]:
         """What has to be the same on all ranks."""
         if not isinstance(linear, nn.Linear):
-            raise ArgumentError(f"{type(self).__name__} cuts a torch.nn.Linear, got {type(linear).__name__}")
+            raise ArgumentError(f"{type(self).__name__} takes a torch.nn.Linear, got {type(linear).__name__}")
         part(linear.weight.shape[self.axis], self.comm, self.what)
         return {"shape": list(linear.weight.shape), "bias": linear.bias is not None, "sequence": self.sequence}
 

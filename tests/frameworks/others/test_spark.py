@@ -126,7 +126,7 @@ def test_what_cannot_be_used(spark: Any) -> None:
         hocket.spark.run(3, total)
     with pytest.raises(hocket.ArgumentError, match="ranks=0 must be at least 1"):
         hocket.spark.run(spark, total, ranks=0)
-    with pytest.raises(hocket.ArgumentError, match="a rank for each of its partitions"):
+    with pytest.raises(hocket.ArgumentError, match="one rank for each partition"):
         hocket.spark.run(spark.sparkContext.parallelize(range(2)), total, ranks=2)
 
 

@@ -290,7 +290,7 @@ def wrong(comm: Communicator) -> None:
     refused(optimizer.step, "extra: it was frozen")
     refused(lambda: made(passes=0), "passes=0")
     more = {"params": [torch.nn.Parameter(torch.ones(1))]}
-    refused(lambda: made()[1].add_param_group(more), "give the group to the first optimizer")
+    refused(lambda: made()[1].add_param_group(more), "add the group to the optimizer before you wrap it")
     refused(lambda: DistributedOptimizer(frozen, model, group=comm), "lacks 1 of the optimizer's")
     twice = [("a", p) for p in model.parameters()]
     refused(lambda: DistributedOptimizer(frozen, twice, group=comm), "the name 'a' twice")

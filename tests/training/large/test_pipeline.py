@@ -183,7 +183,7 @@ def wrong(comm: Any) -> None:
     for kind, text, more in (
         (ArgumentError, "micro=0 must be at least 1", {"micro": 0}),
         (ArgumentError, "schedule='1b1f' is unknown; known: gpipe, 1f1b, interleaved, pipedream", {"schedule": "1b1f"}),
-        (ArgumentError, "micro=1 must divide by the", {"micro": 1, "schedule": "interleaved"}),
+        (ArgumentError, "micro=1 must be a multiple of the", {"micro": 1, "schedule": "interleaved"}),
         (ArgumentError, 'update= goes with schedule="pipedream"', {"schedule": "pipedream"}),
         (ArgumentError, "must have parameters", {"schedule": "pipedream", "update": print}),
         (MismatchError, "different micro: 4 on rank 0", {"micro": 5 if last else 4}),

@@ -157,7 +157,7 @@ def factors_make_the_dense_gradient(comm: Any) -> None:
 def wrong(comm: Any) -> None:
     last = comm.rank == comm.size - 1
     w = np.ones((6, comm.size * 2 + 1), np.float32)
-    with pytest.raises(ArgumentError, match=f"outputs={comm.size * 2 + 1} does not divide by the {comm.size} ranks"):
+    with pytest.raises(ArgumentError, match=f"outputs={comm.size * 2 + 1} must be a multiple of the {comm.size} ranks"):
         ColumnParallel(w, None, comm)
     with pytest.raises(MismatchError, match="different shapes: .* on rank 0"):
         ColumnParallel(np.ones((6 + last, comm.size), np.float32), None, comm)
@@ -165,7 +165,7 @@ def wrong(comm: Any) -> None:
         RowParallel(None if last else np.ones((comm.size, 2), np.float32), None, comm)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="bias has 1 numbers, the weight 3 outputs"):
         RowParallel(np.ones((comm.size, 3), np.float32), np.ones(1, np.float32), comm)
-    with pytest.raises(ArgumentError, match="in_features=5 does not divide"):
+    with pytest.raises(ArgumentError, match="in_features=5 must be a multiple of"):
         of_torch.RowParallel(nn.Linear(5, 2), comm)
     with pytest.raises(ArgumentError, match="rows=1 does not divide"):
         ColumnParallel(np.ones((2, comm.size), np.float32), None, comm, sequence=True)._summed(np.ones((1, 2)))

@@ -55,8 +55,8 @@ ALONE: tuple[tuple[str, Callable[[Any], object]], ...] = (
     ("parameter 'd' is float64 and 'w' is not", lambda c: DiLoCo(c, theta(d=np.ones(3)))),
     ("parameters must be arrays by name", lambda c: DiLoCo(c, {})),
     ("got a list", lambda c: DiLoCo(c, [np.ones(3)])),
-    ("these are float64: send=None", lambda c: DiLoCo(c, {"w": np.ones(3)}, send="int8")),
-    ("a communicator or a crew first", lambda c: DiLoCo(theta(), c)),
+    ("these are float64: pass send=None", lambda c: DiLoCo(c, {"w": np.ones(3)}, send="int8")),
+    ("must be a communicator or a crew", lambda c: DiLoCo(theta(), c)),
     ("count=0.5 must be a whole number", lambda c: DiLoCo(c, theta()).step(0.5)),  # type: ignore[arg-type]
 )
 

@@ -128,8 +128,8 @@ def wrong_calls(comm: Communicator) -> None:
     s.step()
     same(s.wait("a"), one, "the others go on")
     for call, words in (
-        (lambda s: s.wait("c"), "wait('c') comes before ready('c')"),
-        (lambda s: [s.ready("a", one) for _ in range(2)], "ready('a') comes twice"),
+        (lambda s: s.wait("c"), "wait('c') was called before ready('c')"),
+        (lambda s: [s.ready("a", one) for _ in range(2)], "ready('a') was called twice"),
         (lambda s: s.ready("a", [1.0]), "got a list"),
     ):  # fmt: skip
         s = fresh()
@@ -224,4 +224,4 @@ except hocket.Error as error:
 """
     with jobs.Job(2, source, env={"PYTHONHASHSEED": "0"}) as job:  # a warm rank would have torch
         ends = job.wait(60)
-    assert "bfloat16, which NumPy has not: import torch here" in ends[1].out and "bfloat16" in ends[0].out, ends
+    assert "bfloat16, which NumPy does not have: import torch here" in ends[1].out and "bfloat16" in ends[0].out, ends

@@ -138,7 +138,7 @@ def test_delayed() -> None:
 
 def test_wrong_names() -> None:
     def wrong(comm: Communicator) -> str:
-        with pytest.raises(ArgumentError, match=r"other names: v, w") as error:
+        with pytest.raises(ArgumentError, match=r"differ in names: v, w") as error:
             Delayed(Scheduler(comm), {"w": np.zeros(1)}, 1.0).step({"v": np.zeros(1)})
         w = {"w": np.zeros(1)}
         delayed = Delayed(Scheduler(comm), w, 1.0)

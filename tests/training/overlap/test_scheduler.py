@@ -318,8 +318,8 @@ def bad_input(comm: Communicator) -> None:
     bad(comm, lambda s, grads: s.ready("layer7", grads["layer4"]), "ready('layer7'): declared as float32(300000,)")
     bad(comm, lambda s, grads: s.ready("layer7", grads["layer7"].astype(np.float64)), "got float64(300000,)")
     bad(comm, lambda s, grads: s.ready("layer7", [1.0]), "got a list")
-    bad(comm, lambda s, grads: [s.ready("layer7", grads["layer7"]) for _ in range(2)], "ready('layer7') comes twice")
-    bad(comm, lambda s, grads: s.wait("layer7"), "wait('layer7') comes before ready('layer7'), or twice")
+    bad(comm, lambda s, grads: [s.ready("layer7", grads["layer7"]) for _ in range(2)], "'layer7') was called twice")
+    bad(comm, lambda s, grads: s.wait("layer7"), "wait('layer7') was called before ready('layer7'), or twice")
 
 
 def unwaited(comm: Communicator) -> None:
@@ -329,13 +329,13 @@ def unwaited(comm: Communicator) -> None:
     s.step()
     comm.barrier()
     text = raised(lambda: s.ready("a", np.ones(2, np.float32)), (ArgumentError, PeerLostError))
-    assert "ready('a'): its last average was not waited for" in text, text
+    assert "ready('a'): call wait('a') for its last average first" in text, text
     t = Scheduler(comm.dup())
     t.declare("a", np.empty(2, np.float32))
     t.ready("a", np.ones(2, np.float32))
     t.step()
     comm.barrier()
-    assert "the last average of 'a' was not waited for" in raised(t.step, (ArgumentError, PeerLostError))
+    assert "step(): call wait('a') for its last average first" in raised(t.step, (ArgumentError, PeerLostError))
 
 
 def bad_declarations(comm: Communicator) -> None:
@@ -343,7 +343,7 @@ def bad_declarations(comm: Communicator) -> None:
     s = Scheduler(comm.dup())
     s.declare("twice", one)
     if comm.rank == 0:
-        assert "declare('twice'): a name is a string, and is declared" in raised(lambda: s.declare("twice", one), Error)
+        assert "declare('twice'): a name must be a string, and be" in raised(lambda: s.declare("twice", one), Error)
     else:
         assert "twice" in raised(lambda: s.ready("twice", one), PeerLostError)
     for value in (np.empty(2, np.int64), [1.0], None):

@@ -101,7 +101,7 @@ def test_what_one_rank_gives_wrong_is_told_on_all(tmp_path: pathlib.Path) -> Non
             raised(lambda: tune(comm, measured, path=path, **random), ArgumentError),  # type: ignore[arg-type]
         ]
 
-    words = ("must return seconds, above 0, on all ranks", "ranks try [1, 2] settings", "no folder")
+    words = ("must return seconds above 0 on all ranks", "ranks try [1, 2] settings", "cannot be written")
     for told in hocket.local_world(2).run(wrong):
         assert all(some in text for some, text in zip(words, told, strict=True)), told
 

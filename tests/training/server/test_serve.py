@@ -94,7 +94,7 @@ def refuses(comm: Communicator) -> None:
                 client.push("e", np.ones((1, 3)), rows=[-1])
             with pytest.raises(hocket.ArgumentError, match=r"shape \(5, 7\), got \(5,\)"):
                 client.push("w", np.ones(5))
-            with pytest.raises(hocket.ArgumentError, match="no table is called 'v'"):
+            with pytest.raises(hocket.ArgumentError, match="'v' is not a table"):
                 client.pull("v")
         client.push("e", np.ones((1, 3)), rows=[7])
         assert np.isfinite(client.pull("w")).all()

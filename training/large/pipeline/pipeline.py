@@ -76,9 +76,10 @@ class Pipeline:
             if not (hasattr(stage, "forward") and hasattr(stage, "backward")):
                 raise ArgumentError(f"stage={stage!r} must have forward(x) and backward(dy, kept)")
         if self.schedule == "interleaved" and self.micro % self.comm.size:
-            raise ArgumentError(f"micro={self.micro} must divide by the {self.comm.size} ranks of this axis")
+            raise ArgumentError(f"micro={self.micro} must be a multiple of the {self.comm.size} ranks of this axis")
         if not self.stages or (self.schedule != "interleaved" and len(self.stages) > 1):
-            raise ArgumentError(f'{len(self.stages)} stages on this rank: schedule="interleaved" takes several')
+            what = f'{len(self.stages)} stages on this rank; expected 1, or with schedule="interleaved" several'
+            raise ArgumentError(what)
         if (self.schedule == "pipedream") != (self._update is not None):
             raise ArgumentError('update= goes with schedule="pipedream", which needs it')
         if self._update is not None and not hasattr(self.stages[0], "parameters"):
@@ -105,7 +106,7 @@ class Pipeline:
         if takes != gives:
             raise MismatchError(
                 f"Pipeline: stage {following - 1} gives {_words(gives)}, and stage {following}, on rank {rank}, was "
-                f"made with a like of {_words(takes)}"
+                f"made with like of {_words(takes)}; they must be the same"
             )
 
     def step(self, batch: Array | None = None, loss: Loss | None = None) -> float | None:

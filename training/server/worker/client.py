@@ -76,7 +76,7 @@ class Client:
             says = Says(self.uid, True, "", {}, 0, self.layout.said(), [])
             return Member(comm, lambda: says, self._heads.install, self.who)
         if not holder.works or holder.view is None:
-            raise ArgumentError(f"{self.who}: serve(..., works=True) is needed on a rank that has a client, too")
+            raise ArgumentError(f"{self.who}: a rank that serves and has a Client needs serve(..., works=True)")
         holder.installed.append(self._heads.install)
         self._heads.install(holder.view)
         return None

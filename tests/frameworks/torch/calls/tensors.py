@@ -25,7 +25,7 @@ def what_is_refused() -> None:
         f"{p + 1} tensors": lambda: dist.all_gather([torch.zeros(2) for _ in range(p + 1)], x),
         "no memory": lambda: dist.all_reduce(freed),
         "storage was freed": lambda: dist.all_reduce(torch._efficientzerotensor(3)),
-        "one in memory": lambda: dist.all_reduce(torch.zeros(1).expand(4)),
+        "share memory": lambda: dist.all_reduce(torch.zeros(1).expand(4)),
         "elements of 2": lambda: dist.group.WORLD.gather([[one, three, one][:p]], [x], _at(rank)),
         "elements of 3": lambda: dist.group.WORLD.scatter([three], [[one, three, one][:p]], _at(rank)),
     }.items():

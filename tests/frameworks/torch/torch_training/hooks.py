@@ -268,7 +268,7 @@ def ddp_compressed_wrongly() -> None:
     name = next(name for name, _ in wrapped.module.named_parameters())
     compressor.forget(name)
     compressor.allreduce(torch.zeros(3), name)
-    with pytest.raises(RuntimeError, match=f"ArgumentError: key '{name}' stands for shape"):
+    with pytest.raises(RuntimeError, match=f"ArgumentError: key '{name}' was used for shape"):
         nn.functional.mse_loss(wrapped(mine(x)), mine(y)).backward()
 
 
