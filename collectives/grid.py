@@ -45,10 +45,10 @@ class Grid:
     def __init__(self, comm: Communicator, shape: Sequence[int], periodic: bool | Sequence[bool] = False) -> None:
         self.comm, self.shape = comm, tuple(wholes(shape, "shape"))
         if any(n < 1 for n in self.shape) or math.prod(self.shape) != comm.size:
-            raise ArgumentError(f"shape={self.shape} must have {comm.size} places, one for each rank")
+            raise ArgumentError(f"shape={self.shape} must multiply to {comm.size}, a place for each rank")
         rings = [periodic] * len(self.shape) if isinstance(periodic, bool) else [bool(each) for each in periodic]
         if len(rings) != len(self.shape):
-            raise ArgumentError(f"periodic={periodic} must be one truth value, or one for each of {len(rings)} axes")
+            raise ArgumentError(f"periodic={periodic} must be a bool, or one for each of {len(rings)} axes")
         self.periodic = tuple(rings)
 
     @property
@@ -67,7 +67,7 @@ class Grid:
     def rank(self, *coordinates: int) -> int:
         """The rank at these coordinates.  A periodic axis closes to a ring; PROC_NULL where another one ends."""
         if len(coordinates) != len(self.shape):
-            raise ArgumentError(f"coordinates {coordinates} must be {len(self.shape)}, one for each axis")
+            raise ArgumentError(f"coordinates {coordinates} must have {len(self.shape)} numbers, one for each axis")
         rank = 0
         for at, length, ring in zip(wholes(coordinates, "coordinates"), self.shape, self.periodic, strict=True):
             if not ring and not 0 <= at < length:
@@ -81,7 +81,7 @@ class Grid:
         PROC_NULL where there is none: messages to it and from it are no messages.
         """
         if not 0 <= axis < len(self.shape):
-            raise ArgumentError(f"axis={axis} is outside of 0..{len(self.shape) - 1}")
+            raise ArgumentError(f"axis={axis} must be 0 to {len(self.shape) - 1}")
 
         def moved(by: int) -> int:
             here = list(self.coordinates)
@@ -113,7 +113,7 @@ class Grid:
         if width < 1 or any(length < 3 * width for length in lengths[: len(self.shape)]):
             raise ArgumentError(
                 f"exchange: width={width} must be at least 1, and u, of shape {tuple(lengths)}, must have 3 * width "
-                f"elements or more on its first {len(self.shape)} axes: two halos, and what the neighbours get"
+                f"elements or more on its first {len(self.shape)} axes: two halos, and what is sent between them"
             )
         for axis in range(len(self.shape)):
             before, after = self.shift(axis)

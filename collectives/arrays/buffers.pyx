@@ -52,7 +52,9 @@ cdef class Buffer:
         if staging.copies_itself(self.array):
             copy = describe(staging.to_host(self.array))
         elif self.device < 0:
-            raise ArgumentError(f"a {type(self.array).__name__} is on a GPU, and no CUDA driver can be opened here")
+            raise ArgumentError(
+                f"a {type(self.array).__name__} is on a GPU, but the CUDA driver cannot be opened: copy it to the host"
+            )
         else:
             copy = describe(numpy.empty(self.nbytes, numpy.uint8))
             staging.copy(self.array, self.device, copy.address, self.address, self.nbytes)
@@ -89,7 +91,10 @@ cdef object numpy_dtype(object dtype, str what):
             row = dtypes.from_numpy(dtype)
         except ArgumentError:
             if dtype.hasobject:
-                raise ArgumentError(f"{what} holds Python objects (dtype {dtype}), which have no bytes to send") from None
+                raise ArgumentError(
+                    f"{what} holds Python objects (dtype {dtype}), which cannot be sent as bytes: convert it, or pass "
+                    "an array of numbers"
+                ) from None
             name = f"bytes({dtype.itemsize})" if dtype.isnative else f"{dtype.str} (not in native byte order)"
             row = BYTES._replace(itemsize=dtype.itemsize, name=name)
         NUMPY_DTYPES[dtype] = row

@@ -24,7 +24,10 @@ def opened(array, str what, stream):
     cdef bint writable = True
     kind, gpu = array.__dlpack_device__()
     if kind not in (DLPACK_CPU, DLPACK_CUDA, DLPACK_CUDA_HOST):
-        raise ArgumentError(f"{what} is on a device of DLPack's type {int(kind)}, which is neither the host nor a CUDA GPU")
+        raise ArgumentError(
+            f"{what} is on a device of DLPack's type {int(kind)}, neither the host nor a CUDA GPU: pass a copy in host "
+            "memory"
+        )
     gpu = int(gpu) if kind == DLPACK_CUDA else -1
     on = None if gpu < 0 else stream(gpu)
     try:
@@ -34,13 +37,15 @@ def opened(array, str what, stream):
     if PyCapsule_IsValid(capsule, "dltensor_versioned"):
         managed = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
         if managed.major != DLPACK_MAJOR:
-            raise ArgumentError(f"{what} offers its memory by DLPack {managed.major}, and hocket knows {DLPACK_MAJOR}")
+            raise ArgumentError(f"{what} uses DLPack {managed.major}; hocket reads DLPack {DLPACK_MAJOR}")
         t, writable = &managed.tensor, not managed.flags & DLPACK_READ_ONLY
     else:
         t = <DLTensor*>PyCapsule_GetPointer(capsule, "dltensor")
     name = NAMES.get((t.code, t.bits)) if t.lanes == 1 else None
     if name is None:
-        raise ArgumentError(f"no collective knows the dtype of {what}: DLPack's code {t.code}, {t.bits} bits, {t.lanes} lanes")
+        raise ArgumentError(
+            f"{what} has a dtype that hocket does not support: DLPack's code {t.code}, {t.bits} bits, {t.lanes} lanes"
+        )
     shape = tuple(t.shape[i] for i in range(t.ndim))
     if t.strides != NULL and 0 not in shape:
         dense = 1

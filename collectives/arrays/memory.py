@@ -58,7 +58,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
     """`shape` as NumPy would take it: lengths, or one of them."""
     lengths = tuple(wholes(shape if isinstance(shape, Iterable) else [shape], "shape"))
     if any(n < 0 for n in lengths):
-        raise ArgumentError(f"shape={shape!r} has a length below 0")
+        raise ArgumentError(f"shape={shape!r} must not have a negative length")
     return lengths
 
 

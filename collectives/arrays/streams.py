@@ -39,7 +39,7 @@ def _address(stream: Any) -> int:
     if hasattr(stream, "__cuda_stream__"):
         version, stream = stream.__cuda_stream__()
         if version != 0:
-            raise ArgumentError(f"on_stream: version {version} of __cuda_stream__ is unknown; hocket knows 0")
+            raise ArgumentError(f"on_stream: version {version} of __cuda_stream__ is unknown; hocket reads version 0")
     if not isinstance(stream, int) or isinstance(stream, bool) or stream < 0:
         raise ArgumentError(f"on_stream: {stream!r} is not a stream: pass one with __cuda_stream__, or an address")
     return stream or LEGACY

@@ -50,7 +50,7 @@ def check(call: Call, codec: str | Codec, op: str) -> None:
     if op not in OPS:
         raise ArgumentError(f"codec={str(codec)!r} goes with the ops sum and avg, not with {op!r}")
     if codec == AUTO and call.private:
-        raise ArgumentError("codec='auto' chooses by a length that all ranks know; name a codec for alltoallv")
+        raise ArgumentError("codec='auto' needs a length that all ranks know; alltoallv has none: name a codec")
     if call.collective == "broadcast":
         writable(call.model, "x")  # the root's too: it gets what the others get
 

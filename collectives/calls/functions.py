@@ -112,7 +112,7 @@ def _checked(value: Any, kind: Any, shape: tuple[int, ...], dtype: Any, fits: Ca
     """What the function returned, if it is an array of one element for each of `a`."""
     if not isinstance(value, kind) or tuple(value.shape) != tuple(shape):
         what = f"an array of shape {tuple(value.shape)}" if isinstance(value, kind) else f"a {type(value).__name__}"
-        what = "nothing (did it work in place? then let it return a)" if value is None else what
+        what = "None (if it works in place, let it return a)" if value is None else what
         raise ArgumentError(
             f"the function given as op returned {what}; it must return the combination of two pieces, element by "
             f"element: here an array of shape {tuple(shape)}"

@@ -29,7 +29,7 @@ def carry_out(call: Callable[[Any, Any, Ask], Any], x: Any, out: Any, ask: Ask) 
 
     collective = ask.collective
     if collective not in AGAIN + TOGETHER:
-        raise ArgumentError(f"{collective} deals out rows, and x={x!r} is one number: pass an array of rows")
+        raise ArgumentError(f"{collective} distributes rows, but x={x!r} is a number: pass an array of rows")
     if out is not None and collective in AGAIN:
         raise ArgumentError(f"x={x!r} is a number, so the result is a new one: out must be None")
     refuse_in_group(f"x={x!r} is a number, so the result is a new one", "pass an array")

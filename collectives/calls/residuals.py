@@ -23,7 +23,7 @@ Pair = tuple[Buffer | None, Buffer | None]
 def refuse(ask: Ask) -> None:
     """Raise ArgumentError if a call by codec="auto" has one."""
     if ask.residual is not None or ask.owner_residual is not None:
-        raise ArgumentError("residual= needs a codec by its name: codec='auto' may choose float32, which loses nothing")
+        raise ArgumentError("residual= needs a named codec, such as codec='int8': codec='auto' may choose float32")
 
 
 def attached(call: Call, ask: Ask) -> Call:
@@ -49,7 +49,7 @@ def _pair(call: Call, given: Any, name: str) -> Pair:
     """Two arrays like x, of which the first may be None; one array is both.  The second may be x itself."""
     if isinstance(given, (tuple, list)):
         if len(given) != 2:
-            raise ArgumentError(f"{name}= is (before, after), or one array that is both; got {len(given)} arrays")
+            raise ArgumentError(f"{name}= must be (before, after), or one array for both; got {len(given)} arrays")
     else:
         given = given, given
     before = None if given[0] is None else describe(given[0], f"{name}[0]")
@@ -79,7 +79,9 @@ def _check_memory(call: Call, pairs: list[Pair]) -> None:
                 "a residual shares memory with the result or the other residual; it needs memory of its own"
             )
         if any(_shared(*two, in_part=True) for two in ((before, after), (before, call.src), (after, call.src))):
-            raise ArgumentError("a residual overlaps its other array or x in part; pass the same memory, or other")
+            raise ArgumentError(
+                "a residual overlaps x, or before overlaps after, in part; pass the same memory, or separate memory"
+            )
         others += [before, after]
 
 

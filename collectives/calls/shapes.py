@@ -120,7 +120,7 @@ def reduce_scatter(x: Any, out: Any, counts: Sequence[int] | None, rank: int, si
     if counts is None:
         if src.rows % size:
             raise ArgumentError(
-                f"x has {src.rows} rows, which do not divide by {size} ranks; use reduce_scatterv(x, counts)"
+                f"x has {src.rows} rows, not a multiple of {size} ranks; use reduce_scatterv(x, counts)"
             )
         rows = (src.rows // size,) * size
     else:
@@ -189,7 +189,9 @@ def scatter(x: Any, root: int, out: Any, counts: Sequence[int] | None, rank: int
     src = describe(x)
     _needs_axis(src, "scatter")
     if counts is None and src.rows % size:
-        raise ArgumentError(f"x has {src.rows} rows, which do not divide by {size} ranks; use scatterv(x, counts)")
+        raise ArgumentError(
+            f"x has {src.rows} rows, not a multiple of {size} ranks; use scatterv(x, counts)"
+        )
     rows = _counts(counts, size, "counts") if counts is not None else (src.rows // size,) * size
     if sum(rows) != src.rows:
         raise ArgumentError(f"counts={list(rows)} add up to {sum(rows)} rows; x has {src.rows}")
@@ -208,7 +210,7 @@ def alltoall(
     if send is None or recv is None:
         if src.rows % size:
             raise ArgumentError(
-                f"x has {src.rows} rows, which do not divide by {size} ranks; "
+                f"x has {src.rows} rows, not a multiple of {size} ranks; "
                 "use alltoallv(x, send_counts, recv_counts)"
             )
         to = of = (src.rows // size,) * size

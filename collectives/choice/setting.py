@@ -32,7 +32,7 @@ def check(setting: str | None) -> None:
     """Raise ArgumentError for a setting that names what does not exist."""
     for where, name in _items(setting):
         if where and where not in CONTRACTS:
-            raise ArgumentError(f"HOCKET_ALGORITHM: no collective is called {where!r}; {choices(where, CONTRACTS)}")
+            raise ArgumentError(f"HOCKET_ALGORITHM: {where!r} is not a collective; {choices(where, CONTRACTS)}")
         fitting = [where] if where else list(CONTRACTS)
         known = list(dict.fromkeys(each for collective in fitting for each in algorithms(collective)))
         if name not in known:

@@ -146,7 +146,9 @@ class Tuning:
             return cls(points, _positive(content["cores"]), prices, reads and Reads(*map(_from, reads)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
             what = f"{type(why).__name__}: {why}"
-            raise ArgumentError(f"this is not a tuning ({what}); measure again with `hocket tune`") from None
+            raise ArgumentError(
+                f"this is not a file of `hocket tune` ({what}); measure again with `hocket tune`"
+            ) from None
 
 
 def _point(collective: str, layout: Sequence[Any], nbytes: int, seconds: Mapping[str, float]) -> Point:

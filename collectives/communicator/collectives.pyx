@@ -237,5 +237,5 @@ cdef class Collectives(ShortWay):
 def _given(counts: Sequence[int], what: str = "counts") -> Sequence[int]:
     """`counts`, which a v-variant needs: without them it would be the even call."""
     if counts is None:
-        raise ArgumentError(f"{what}=None must be row counts, one per rank; the call without v has equal ones")
+        raise ArgumentError(f"{what}=None must be row counts, one per rank; for equal counts use the call without v")
     return counts

@@ -35,7 +35,9 @@ def explain(
     if nbytes is not None and whole(nbytes, "nbytes") < 0:
         raise ArgumentError(f"nbytes={nbytes!r} is not a number of bytes")
     if codec is not None and (codec != AUTO or collective not in CODED or nbytes is None):
-        raise ArgumentError(f"codec={codec!r}: explain('allreduce', 1 << 24, codec='auto') says whether a codec pays")
+        raise ArgumentError(
+            f"codec={codec!r}: only codec='auto' is explained, as in explain('allreduce', 1 << 24, codec='auto')"
+        )
     priority = f", priority {comm.membership.priority}" if comm.membership.priority else ""
     lines = [f"communicator {comm.name!r}: rank {comm.rank} of {comm.size}{priority}"]
     if world.why:

@@ -146,7 +146,7 @@ def _room(comm: Communicator, nbytes: int) -> Array:
     try:
         return numpy.empty(nbytes, numpy.uint8)
     except MemoryError as why:
-        error = Error(f"there is not enough memory for the {nbytes} bytes of an object that comes ({why})")
+        error = Error(f"there is not enough memory for an incoming object of {nbytes} bytes ({why})")
         comm.reporter.give_up(error)
         raise error from None
 

@@ -59,7 +59,9 @@ class Observing:
         True
         """
         if self.world.recorder is None:
-            raise ArgumentError("recorder: nothing is recorded, as HOCKET_RECORDER=0, or this is a fork of a rank")
+            raise ArgumentError(
+                "recorder: nothing is recorded: HOCKET_RECORDER is 0, or this process is a fork of a rank"
+            )
         return Recorder(self.world.recorder)
 
     def trace(self, path: str | os.PathLike[str]) -> AbstractContextManager[None]:
@@ -77,7 +79,7 @@ class Observing:
         """
         recorder = self.world.recorder
         if recorder is None:
-            raise ArgumentError("trace: nothing is recorded, as HOCKET_RECORDER=0, or this is a fork of a rank")
+            raise ArgumentError("trace: nothing is recorded: HOCKET_RECORDER is 0, or this process is a fork of a rank")
         # What makes files of records stands on the hub, and is loaded when somebody asks for it.
         from hocket.observe.session import trace
 

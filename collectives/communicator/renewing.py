@@ -22,7 +22,7 @@ def as_json(info: Any, what: str) -> Any:
     try:
         return json.loads(json.dumps(info))
     except (TypeError, ValueError, RecursionError) as why:
-        raise ArgumentError(f"{what}: {reprlib.repr(info)} must be what JSON has: {why}") from None
+        raise ArgumentError(f"{what}: {reprlib.repr(info)} must be JSON: {why}") from None
 
 
 class Came(NamedTuple):

@@ -15,7 +15,7 @@ from hocket.collectives.plans.instr import offsets
 from hocket.kernels import ops as kernel_ops
 from hocket.transports.mpi.types import moving, reducing
 
-NO_JOB = "these ranks are no MPI job: start them with mpirun, with mpi4py installed, or use hocket.from_mpi"
+NO_JOB = "these ranks are not an MPI job: start them with mpirun, with mpi4py installed, or use hocket.from_mpi"
 SAME = {"allreduce": "Allreduce", "scan": "Scan", "exscan": "Exscan", "reduce": "Reduce", "broadcast": "Bcast"}
 """Collectives of vectors: one count."""
 

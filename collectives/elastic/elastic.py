@@ -284,9 +284,9 @@ def _late(who: str, before: Generation, uids: list[str], timeout: float) -> Time
     """`uids`: for whom it waited."""
     missing = sorted(before.ranks[uid] for uid in uids if uid in before.ranks)
     new = sum(uid not in before.ranks for uid in uids)
-    why = "too few members are there (least=, or more than half where ranks do not answer)"
+    why = "too few members are there: least= of them are needed, and more than half where ranks do not answer"
     if missing:
-        why = f"ranks {missing} are there and have not called it: renew(without=...) goes on without them"
+        why = f"ranks {missing} live, but have not called it: renew(without=...) goes on without them"
     elif new:
         why = f"{new} newcomers were let in and have not come"
     what = f"{who}: renew() of generation {before.number} did not end within {timeout:g} s"

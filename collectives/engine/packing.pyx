@@ -179,8 +179,8 @@ cdef int walk(tree, list leaves, list names, str where) except -1:
         except TypeError:
             if names is None:
                 raise ArgumentError(
-                    f"x has a dict with keys that have no order ({kind(tree)} of {len(tree)}), so ranks may take its "
-                    "arrays in another order: use strings or numbers as keys"
+                    f"x has a dict whose keys cannot be sorted ({kind(tree)} of {len(tree)}), so ranks may take its "
+                    "arrays in different orders: use strings or numbers as keys"
                 ) from None
             keys = tree
         for key in keys:

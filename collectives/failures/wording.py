@@ -14,7 +14,7 @@ from hocket.control.protocol.messages import Account, Lost, Verdict
 
 MOST_SHOWN = 8
 """Ranks that a line of the log tells of, and calls that a rank leaves open."""
-PAIRWISE = " What a rank sends to another by alltoallv is what that one expects from it."
+PAIRWISE = " In alltoallv send_counts[j] on rank i must be recv_counts[i] on rank j."
 ROWS = " If each rank has another number of rows: {0}v(x, counts), with counts = comm.allgather(len(x))."
 GATHERED = re.compile(r"called ((?:all)?gather)\((\w+)\[\d+(.*?)\]")
 """The call, the dtype, and the shape of a row."""
@@ -26,7 +26,7 @@ CLOSE = "close()"
 def describe_account(account: Account | None, seen: str = "", seq: int = 0) -> str:
     """One rank's account in words.  `seen`: what its recorder tells, as it does not; `seq`: the number of our call."""
     if not account or account.get("state") == "no answer":
-        return f"does not answer ({seen or 'stopped, or its interpreter is held'})"
+        return f"does not answer ({seen or 'it is stopped, or does not release the GIL'})"
     if account.get("state") in ("lost", "left"):
         return f"is gone ({seen or 'its process ended'})" if account["state"] == "lost" else "has left the job"
     here = f", it is at {account['site']}" if account.get("site", "?") != "?" else ""
@@ -129,7 +129,7 @@ def _instead(calls: Collection[str]) -> str:
 def _timeout(report: _Told) -> errors.TimeoutError:
     awaited = report.waits_for or [r for r, a in report.accounts.items() if not arrived(a, report.seq)]
     missing = holding_up(awaited, report.accounts) if awaited else []
-    names = ranks(missing) if missing else "no rank (the data did not move)"
+    names = ranks(missing) if missing else "data that did not arrive (all ranks are in the call)"
     return errors.TimeoutError(
         f"{report.text} ({report.where}, seen by {report.who}): waiting for {names}:{report.lines}\n"
         "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", missing)  # fmt: skip
@@ -148,15 +148,15 @@ def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
                 made_last = f", the last {last}" if last else ""
                 complaints.setdefault(r, []).append(f"made {number} calls on {queue}{made_last}")
     for r, state in enumerate(states):
-        complaints.setdefault(r, []).extend(f"leaves open {call}" for call in state["open"][:MOST_SHOWN])
+        complaints.setdefault(r, []).extend(f"has not finished {call}" for call in state["open"][:MOST_SHOWN])
         if (more := len(state["open"]) - MOST_SHOWN) > 0:
-            complaints[r].append(f"leaves open {more} more")
+            complaints[r].append(f"has not finished {more} more calls")
     calls = {r: "; ".join(texts) for r, texts in sorted(complaints.items()) if texts}
     if not calls:
         return None
     lines = "".join(f"\n  rank {r} {text}" for r, text in calls.items())
     return errors.MismatchError(
-        f"the ranks have come to the end of the job, and not all is finished:{lines}\nAll ranks must make the same "
+        f"the ranks have come to the end of the job, but calls are unfinished:{lines}\nAll ranks must make the same "
         "calls in the same order, and each recv needs its send.", calls)  # fmt: skip
 
 

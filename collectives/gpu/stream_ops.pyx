@@ -159,8 +159,8 @@ cdef class StreamOps:
     def refuse_capture(self, uintptr_t stream) -> None:
         if self.device.is_capturing(stream):
             raise ArgumentError(
-                "this stream is being captured into a CUDA graph, and a collective cannot be: ranks agree on each call "
-                "when it is made; end the capture before it"
+                "a collective cannot be captured into a CUDA graph, as ranks agree on each call when it is made: end the "
+                "capture of this stream before the call"
             )
 
     def own_stream(self) -> int:

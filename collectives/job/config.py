@@ -120,8 +120,8 @@ def interface_address(name: str) -> str:
             if six := _ipv6_address(name):
                 return six
             known = [each for _, each in socket.if_nameindex()]
-            what = "an interface without an address" if name in known else "no interface here"
-            raise ValueError(f"is {what}; there are {', '.join(known)}") from None
+            what = "has no address" if name in known else "is not an interface of this machine"
+            raise ValueError(f"{what}; its interfaces: {', '.join(known)}") from None
     return socket.inet_ntoa(answer[20:24])
 
 
@@ -270,7 +270,7 @@ def _warn_of_unknown(environ: Iterable[str]) -> None:
     known = [*(each.name for each in VARIABLES), *PLACE, *ELSEWHERE]
     for name in sorted(environ):
         if name.startswith("HOCKET_") and name not in known:
-            log.warning("%s in the environment means nothing to hocket; %s", name, choices(name, known))
+            log.warning("the environment has %s, which hocket does not know; %s", name, choices(name, known))
 
 
 def _value(variable: Variable, text: str) -> Any:

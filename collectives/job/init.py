@@ -146,7 +146,7 @@ def _noted_in_the_lobby() -> str | None:
 
     lobby = os.environ.get("HOCKET_LOBBY")
     if not lobby:
-        raise ArgumentError('join="auto" needs HOCKET_LOBBY: a folder of this job alone that all its ranks see')
+        raise ArgumentError('join="auto" needs HOCKET_LOBBY: set it to a folder of this job alone, which all ranks see')
     return f"folder:{lobby}" if written(FolderStore(lobby)) else None
 
 

@@ -84,7 +84,9 @@ class LocalSession(Session):
         self._local.send(self.rank, message)
 
     def open(self, transport: str) -> None:
-        raise ArgumentError(f"this local_world has one transport of its own; {transport!r} cannot be used in it")
+        raise ArgumentError(
+            f"this local_world has a transport of its own and cannot use {transport!r}: omit transport="
+        )
 
     def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
         if not self._member.closed:
@@ -154,7 +156,7 @@ class LocalWorld:
 
     def _check(self, name: str) -> None:
         if name != self.transport:
-            raise ArgumentError(f"transport {name!r} is not known: this local_world has {self.transport!r} alone")
+            raise ArgumentError(f"transport {name!r} is not known: this local_world has only {self.transport!r}")
 
     def __repr__(self) -> str:
         closed = ", closed" if all(comm.reporter.closed for comm in self.comms) else ""

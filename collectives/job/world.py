@@ -320,7 +320,7 @@ def _agree_on_elastic(asked: Sequence[bool]) -> None:
     if len(set(asked)) > 1:
         ranks = [r for r, each in enumerate(asked) if each]
         same = "init(elastic=) or HOCKET_ELASTIC must be the same on all"
-        raise ArgumentError(f"ranks {ranks} alone are elastic: {same}")
+        raise ArgumentError(f"only ranks {ranks} are elastic: {same}")
 
 
 def _agree_on_encryption(asked: Sequence[bool], what: str, by: str) -> None:

@@ -70,7 +70,9 @@ class Planner:
         if why:
             raise ArgumentError(f"{call.collective} algorithm {algorithm.name!r} cannot be used here: {why}")
         if call.codec and algorithm.library:
-            raise ArgumentError(f"algorithm={algorithm.name!r} is another library's and takes no codec: omit either")
+            raise ArgumentError(
+                f"algorithm={algorithm.name!r} runs in another library and takes no codec: omit one of the two"
+            )
         if algorithm.library:
             return self._library_plan(queue, call, how, ask, algorithm)
         if not algorithm.own:

@@ -68,7 +68,7 @@ class Recorder:
         """
         name = os.fspath(path)
         if os.path.exists(name):
-            raise ArgumentError(f"recorder().dump: {name!r} is there already; name a new file")
+            raise ArgumentError(f"recorder().dump: {name!r} exists already; name a new file")
         try:
             dump.write(name, lambda: dump.text(recorders(self._own.job)))
         except OSError as why:

@@ -46,7 +46,7 @@ cdef int open_news() except -1:
         news = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
         if news < 0:
             hint = "raise the limit (ulimit -n)" if errno in (EMFILE, ENFILE) else "this system refuses eventfd"
-            raise Error(f"an asynchronous call needs a descriptor: {os.strerror(errno)}; {hint}")
+            raise Error(f"an asynchronous call needs a file descriptor: {os.strerror(errno)}; {hint}")
     return 0
 
 

@@ -72,11 +72,11 @@ def drive(works: Sequence[Work], still: float) -> None:
 
 def _checked(works: Sequence[Work]) -> list[Work]:
     if isinstance(works, Work):
-        raise ArgumentError("one Work is not a list of them: give [work], or call its own wait()")
+        raise ArgumentError("works must be a list: pass [work], or call work.wait()")
     listed = list(works)
     for work in listed:
         if not isinstance(work, Work):
             raise ArgumentError(f"a {type(work).__name__} is not a Work: calls with async_op=True return them")
     if not listed:
-        raise ArgumentError("there is no work to wait for")
+        raise ArgumentError("works is empty: there is nothing to wait for")
     return listed

@@ -40,5 +40,5 @@ def words(rank: int, ranks: int, share: float, cores: int) -> str:
     return (
         f"rank {rank} was ready to run for {share * EVERY:.0f} of the last {EVERY:.0f} s and had no core: "
         f"{here}{beside}. Calls take longer than they need: {fewer}, and let each rank compute with one thread "
-        f"(OMP_NUM_THREADS=1, torch.set_num_threads(1)). This is said once."
+        f"(OMP_NUM_THREADS=1, torch.set_num_threads(1)). This is logged once."
     )

@@ -203,7 +203,7 @@ def test_what_there_is_no_memory_for_is_said() -> None:
             assert re.match(r"MemoryError allreduce\(float32\[16777216\], .*\) needs \d{8} bytes to work in", line), end
         wanted = "MemoryError x is not contiguous, and there is not enough memory for a copy"
         assert lines[calls].startswith(wanted), ends
-    assert re.search("Error there is not enough memory for the 503\\d{5} bytes of an object", ends[1].out), ends
+    assert re.search("Error there is not enough memory for an incoming object of 503\\d{5} bytes", ends[1].out), ends
     assert "PeerLostError rank 1 failed: Error: there is not enough" in ends[0].out, ends
 
 

@@ -76,8 +76,8 @@ def derived(comm: Communicator) -> None:
 def refused(comm: Communicator) -> None:
     for call, why in (
         (lambda: comm.allreduce(1, out=np.zeros(1)), "x=1 is a number, so the result is a new one"),
-        (lambda: comm.alltoall(1.0), "alltoall deals out rows, and x=1.0 is one number"),
-        (lambda: comm.scatter(3), "scatter deals out rows"),
+        (lambda: comm.alltoall(1.0), "alltoall distributes rows, but x=1.0 is a number"),
+        (lambda: comm.scatter(3), "scatter distributes rows"),
         (lambda: comm.allreduce(1 << 64), "does not fit into 64 bits"),
         (lambda: comm.allreduce("3"), "x"),
         (lambda: comm.allreduce(None), "x"),

@@ -264,7 +264,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: comm.allreduce(x, codec="int8", residual=x), "shares memory with the result"),
         (lambda: comm.allreduce(x, codec="int8", out=s, residual=(r, s)), "shares memory with the result"),
         (lambda: comm.allreduce(x, codec="int8", residual=r, owner_residual=r), "or the other residual"),
-        (lambda: comm.allreduce(x[:7], codec="int8", residual=(r[:7], r[1:8])), "overlaps its other array or x"),
+        (lambda: comm.allreduce(x[:7], codec="int8", residual=(r[:7], r[1:8])), "a residual overlaps x, or"),
         (lambda: comm.allreduce(x, codec="int8", residual=(r, odd)), "is not contiguous"),
         (lambda: comm.alltoall(x, codec="int8", owner_residual=r), "takes? no owner_residual|unexpected keyword"),
     ]  # fmt: skip

@@ -145,7 +145,7 @@ BAD = (
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "[" * 100_000, *(json.dumps(GOOD | bad) for bad in BAD)])
 def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match="not a tuning .* measure again"):
+    with pytest.raises(ArgumentError, match="not a file of `hocket tune` .* measure again"):
         Tuning.read(text)
 
 

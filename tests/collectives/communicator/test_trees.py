@@ -188,7 +188,7 @@ def test_what_is_no_list_of_arrays_is_refused() -> None:
             (lambda: comm.allreduce([np.ones(1), [frozen]]), "x[1][0] is read-only"),
             (lambda: comm.allgather([np.ones(2)]), "allgather takes one array; allreduce and broadcast take lists"),
             (lambda: comm.allreduce([np.ones(2)], out=[np.ones(2)]), "out and residuals must be None"),
-            (lambda: comm.allreduce({1: np.ones(2), "a": np.ones(2)}), "keys that have no order"),
+            (lambda: comm.allreduce({1: np.ones(2), "a": np.ones(2)}), "keys cannot be sorted"),
             (lambda: comm.allreduce({"w": [np.ones(1), (frozen,)], "b": np.ones(1)}), "x['w'][1][0] is read-only"),
             (lambda: comm.allreduce({"b": np.ones(1), "a": ["text"]}), "x['a'][0] is a str"),
             (lambda: comm.allreduce([np.array([object()])]), "x[0] holds Python objects"),

@@ -250,7 +250,7 @@ import os, hocket
 try:
     hocket.init(elastic=os.environ["HOCKET_RANK"] == "1")
 except hocket.ArgumentError as error:
-    print("ranks [1] alone are elastic" in str(error))
+    print("only ranks [1] are elastic" in str(error))
 """
     with Job(2, source) as job:
         assert [end.out.strip() for end in job.wait(20)] == ["True"] * 2

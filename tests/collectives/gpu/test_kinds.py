@@ -62,7 +62,7 @@ with alone() as comm:
         y, into = OnGpu(put(np.ones(5, np.float32)), version), put(np.zeros(5, np.float32))
         comm.sendrecv(y, 1 - comm.rank, OnGpu(into, version), 1 - comm.rank)  # through host memory
         assert (into.get() == 1).all()
-    for what, odd in (("read-only", {"read_only": True}), ("DLPack 2, and hocket knows 1", {"version": 2}),
+    for what, odd in (("read-only", {"read_only": True}), ("DLPack 2; hocket reads DLPack 1", {"version": 2}),
                       ("2 lanes", {"lanes": 2}), ("device of DLPack's type 7", {"kind": 7}),
                       ("not C-contiguous", {"strides": (1, 3)})):
         refused(what, comm.allreduce, OnGpu(x, **odd))

@@ -254,7 +254,7 @@ def test_no_limit_of_time():
 def test_unknown_settings_are_told(caplog):
     Config.from_env({"HOCKET_TIMOUT": "3", "HOCKET_RANK": "0", "HOME": "/"})
     (message,) = caplog.messages
-    assert re.match("HOCKET_TIMOUT in the environment means nothing to hocket; known: .*HOCKET_TIMEOUT", message)
+    assert re.match("the environment has HOCKET_TIMOUT, which hocket does not know; known: .*HOCKET_TIMEOUT", message)
     assert message.endswith("; did you mean 'HOCKET_TIMEOUT'?")
 
 
@@ -274,9 +274,9 @@ def test_the_algorithm_asked_for():
     "setting, reason",
     [("telepathy", "no algorithm is called 'telepathy'; known: .*ring"),
      ("rings", "no algorithm is called 'rings'; known: .*; did you mean 'ring'"),
-     ("allreduc=ring", "no collective is called 'allreduc'; known: .*; did you mean 'allreduce'"),
+     ("allreduc=ring", "'allreduc' is not a collective; known: .*; did you mean 'allreduce'"),
      ("allreduce=chain", "no allreduce algorithm is called 'chain'; known: .*hierarchical"),
-     ("allsum=ring", "no collective is called 'allsum'; known: allreduce")],
+     ("allsum=ring", "'allsum' is not a collective; known: allreduce")],
 )  # fmt: skip
 def test_an_algorithm_that_does_not_exist(setting, reason, monkeypatch):
     monkeypatch.setattr(init, "_config", Config(algorithm=setting))

@@ -124,7 +124,7 @@ with hocket.init() as comm:
 def test_too_few_addresses_are_a_reason_for_tcp() -> None:
     """A later communicator would find none left."""
     for said in jobs.run(2, FEW):
-        assert said.startswith("tcp 2 only 8 MiB of addresses are to be had for shared memory, and 32 are needed"), said
+        assert said.startswith("tcp 2 only 8 MiB of addresses are available for shared memory, and 32 are needed"), said
 
 
 LATER = """

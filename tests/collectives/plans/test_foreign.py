@@ -59,7 +59,7 @@ WRONG = {
     endless: "allreduce endless, 3 ranks: rank 0 yields more than 100,000 steps; does it end",
     not_ops: r"allreduce not_ops, 3 ranks: \(1, 0\) is not a Send, Recv or Copy",
     not_whole: "allreduce not_whole, 3 ranks: its steps raise TypeError",
-    exchanging: "allreduce exchanging, 3 ranks: rank 2 step 0: .* names no other rank of 0..2",
+    exchanging: "allreduce exchanging, 3 ranks: rank 2 step 0: .* must name another rank of 0..2",
 }
 
 
