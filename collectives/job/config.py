@@ -140,7 +140,7 @@ VARIABLES = (
     Variable("HOCKET_TRANSPORT", _words, "names, with commas between", "", "transports to use, best first"),
     Variable("HOCKET_ALGORITHM", _words, "a name, or collective=name with commas between", "", "algorithm to use"),
     Variable("HOCKET_TUNING", _tuning, "auto, off, measure, or a file's path with a / in it", "auto",
-             "what algorithms are chosen by: what `hocket tune` measured, the built-in table, a second at the start"),
+             "how algorithms are chosen: by what `hocket tune` measured, the built-in table, or a second at the start"),
     Variable("HOCKET_TIMEOUT", _seconds, "seconds, more than 0; inf or none: no limit", "300",
              "how long a call may wait for other ranks"),
     Variable("HOCKET_LOG", _level, "warning, info or debug", "warning", "how much is logged"),
@@ -152,8 +152,8 @@ VARIABLES = (
     Variable("HOCKET_ELASTIC", _switch, "0 or 1", "0",
              "the job outlives its ranks, by comm.renew(); the same on every rank (docs/survive.md)"),
     Variable("HOCKET_JOIN", str, "addresses, with commas between, folder:/path, or auto", "",
-             "come to an elastic job that runs: where some of its ranks are (comm.door), or where they note it; "
-             "auto: if they have noted it in HOCKET_LOBBY"),
+             "join an elastic job that runs: addresses of some of its ranks (comm.door), or the folder where they note "
+             "these; auto: join if ranks have noted one in HOCKET_LOBBY"),
     Variable("HOCKET_MOST", _count, "a number; 0: no limit", "0", "members that an elastic job has room for"),
     Variable("HOCKET_ENCRYPT", _switch, "0 or 1", "0",
              "encrypt what leaves the host; the same on every rank (docs/encryption.md)"),
@@ -177,8 +177,8 @@ VARIABLES = (
     Variable("HOCKET_GPU", _gpu, "auto, on or off", "auto",
              "whether this rank may have arrays on a GPU; if not, other ranks' go through host memory"),
     Variable("HOCKET_GPU_SYNC", _gpu_sync, "auto, words or events", "auto",
-             "how GPUs of ranks meet: in kernels, else by words in memory, else by events, as far as trials prove; or "
-             "not in kernels; or only by events"),
+             "how GPUs of ranks meet. auto: in kernels, else by words in memory, else by events, as far as trials "
+             "prove; words: not in kernels; events: only by events"),
 )  # fmt: skip
 
 
