@@ -33,7 +33,7 @@ def warnings(report: Report) -> Iterator[str]:
     crowded = [report.names[host] for host in sorted(report.crowded)]
     if crowded:
         yield (f"Ranks outnumber the cores of {listed(crowded)}, so times vary: inside hosts they are not judged, and "
-               "between hosts only links that are 5 times slower are reported")  # fmt: skip
+               "between hosts only a link that is 5 times slower is named")  # fmt: skip
     if len(report.hosts) > 1:
         inner = [rank for rank, address in report.addresses.items() if _loopback(address)]
         if inner:
