@@ -154,7 +154,7 @@ REFUSED = {
     "another version": (b'{"otherData": {"hocket": {"version": 99}}, "traceEvents": []}', "version 99"),
     "no events": (b'{"otherData": {"hocket": {"version": 1, "processes": {}, "tracks": [], "names": []}}}', "no sense"),
     "cut off at a row": (SHORT, "rows are missing"),
-    "no tracks": (b'{"otherData": {"hocket": {"version": 1}}, "traceEvents": []}', "no sense"),
+    "no tracks": (b'{"otherData": {"hocket": {"version": 1}}, "traceEvents": []}', "is damaged"),
     "deep": (b'{"a":' + b"[" * 100_000, "cut off, or not JSON"),
     "packed in part": (gzip.compress(bytes(10_000))[:-5], "cut off"),
     "packed and damaged": (b"\x1f\x8b\x08\x00" + bytes(100), "damaged|cut off"),

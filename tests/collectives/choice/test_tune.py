@@ -146,7 +146,7 @@ def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.
         kept.write_text(text)
         with jobs.Job(2, EXPLAIN, env={"XDG_CACHE_HOME": str(tmp_path), "HOCKET_TUNING": "auto"}) as job:
             first, other = job.wait(30)
-        assert "the built-in table" in first.out and f"{kept} is not used: this is not a tuning" in first.err, text
+        assert "the built-in table" in first.out and f"{kept} is not used: this is not a file of" in first.err, text
         assert "the built-in table" in other.out, text
         assert kept.read_text() == text
     tune(tmp_path, "-n", "2", *FEW)
@@ -196,7 +196,7 @@ def test_a_communicator_chooses_by_what_it_measured(size: int) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [({"collectives": ["allsum"]}, "'allsum' is not one of allreduce, "), ({"sizes": [0]}, "must be positive"),
-     ({"seconds": -1.0}, "more than 0"), ({"collectives": ["barrier"]}, "'barrier' is not one of")],
+     ({"seconds": -1.0}, "above 0"), ({"collectives": ["barrier"]}, "'barrier' is not one of")],
 )  # fmt: skip
 def test_wrong_arguments(words: dict[str, object], why: str) -> None:
     with hocket.local_world(1) as world, pytest.raises(ArgumentError, match=why):

@@ -286,5 +286,5 @@ def test_an_algorithm_that_does_not_exist(setting, reason, monkeypatch):
 
 def test_interfaces():
     assert interface_address("lo") == "127.0.0.1" and interface_address("::1") == "::1"
-    with pytest.raises(ValueError, match="there are lo"):
+    with pytest.raises(ValueError, match="its interfaces: lo"):
         interface_address("no-such-if")

@@ -354,7 +354,7 @@ def bad_declarations(comm: Communicator) -> None:
     for order in ("fifo", "agreed"):  # where the average could not be put
         s = Scheduler(comm.dup(), order=order)
         s.declare("x", fixed)
-        assert "it is read-only" in raised(lambda s=s: s.ready("x", fixed), ArgumentError)  # type: ignore[misc]
+        assert "the array is read-only" in raised(lambda s=s: s.ready("x", fixed), ArgumentError)  # type: ignore[misc]
         s = Scheduler(comm.dup(), order=order)
         text = raised(lambda s=s: s.declare("x", fixed.sum()), ArgumentError)  # type: ignore[misc]
         assert "got float32, which is a number: np.asarray makes an array of it" in text, text

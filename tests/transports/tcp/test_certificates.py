@@ -202,7 +202,7 @@ def test_who_sits_in_between_with_a_certificate_is_noticed(pki: Path) -> None:
         steps = encryption._steps(server, KEY, server=True)
         assert next(steps) == "read"
         pairs[1][0].write(hmac.digest(KEY, b"client" + client.binding(), "sha256"))  # what the client says to him
-        with pytest.raises(OSError, match="somebody in between"):
+        with pytest.raises(OSError, match="somebody is in between"):
             next(steps)
 
 
