@@ -119,7 +119,7 @@ def test_functions_that_work_in_place() -> None:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "nothing": (lambda a, b: None, "returned nothing"),
+    "nothing": (lambda a, b: None, "returned None"),
     "a scalar": (lambda a, b: a.sum(), "returned a float64"),
     "another shape": (lambda a, b: np.concatenate([a, b]), r"shape \(\d+,\)"),
     "another dtype": (lambda a, b: (a + b) * 1j, "returned complex128 of arrays of float64"),

@@ -167,7 +167,7 @@ def wrong(comm: Any) -> None:
         RowParallel(np.ones((comm.size, 3), np.float32), np.ones(1, np.float32), comm)
     with pytest.raises(ArgumentError, match="in_features=5 must be a multiple of"):
         of_torch.RowParallel(nn.Linear(5, 2), comm)
-    with pytest.raises(ArgumentError, match="rows=1 does not divide"):
+    with pytest.raises(ArgumentError, match="rows=1 must be a multiple of"):
         ColumnParallel(np.ones((2, comm.size), np.float32), None, comm, sequence=True)._summed(np.ones((1, 2)))
 
 

@@ -26,8 +26,8 @@ def what_is_refused() -> None:
         "no memory": lambda: dist.all_reduce(freed),
         "storage was freed": lambda: dist.all_reduce(torch._efficientzerotensor(3)),
         "share memory": lambda: dist.all_reduce(torch.zeros(1).expand(4)),
-        "elements of 2": lambda: dist.group.WORLD.gather([[one, three, one][:p]], [x], _at(rank)),
-        "elements of 3": lambda: dist.group.WORLD.scatter([three], [[one, three, one][:p]], _at(rank)),
+        "expected 2": lambda: dist.group.WORLD.gather([[one, three, one][:p]], [x], _at(rank)),
+        "expected 3": lambda: dist.group.WORLD.scatter([three], [[one, three, one][:p]], _at(rank)),
     }.items():
         with pytest.raises(ValueError, match=what):
             call()
