@@ -49,7 +49,8 @@ server = serve(comm, TABLES, on=range({servers}), clock="async", copies={copies}
 while not server.wait(0.05):
     if there("cut") and not there(f"is-cut-{server.holder.uid}"):
         for link in [*server.holder._links.values(), *server.holder.workers.values()]:
-            link.close()
+            link.open = False
+            link.comm.close(timeout=0.1, log_as="cut")  # the other end does not leave, too
         mark(f"is-cut-{server.holder.uid}", server.holder.uid)
 """
 WORKER = ROLES + """

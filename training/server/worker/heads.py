@@ -71,14 +71,15 @@ class Heads:
                 self._viewed.wait(LOOK)
 
     def close(self, said: bool = False) -> None:
-        """End all links.  `said`: tell the servers before."""
+        """End all links.  `said`: tell the servers before; else they hear that this worker has left in the middle."""
         self.over = True
+        why = None if said else Error(f"{self.who} has left, and has not waited for its pushes")
         for link in self._links.values():
             if said:
                 with contextlib.suppress(Error):
                     link.send(Frame([BYE] * frames.WORDS))
             link.wanted.set()
-            link.close()
+            link.close(why)
 
     def _reach_again(self) -> None:
         """In a thread: the head of a shard may live, and the link to it alone have ended."""
