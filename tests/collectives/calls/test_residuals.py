@@ -257,7 +257,7 @@ def wrong(comm: Communicator) -> None:
     calls = [
         (lambda: comm.allreduce(x, residual=r), "residual= keeps what an encoding loses: pass a codec too"),
         (lambda: comm.allreduce(x, codec="auto", residual=r), "codec='auto' may choose float32"),
-        (lambda: comm.allreduce(x, codec="int8", residual=(r, s, s)), r"must be \(before, after\), or one .*; got 3 arrays"),
+        (lambda: comm.allreduce(x, codec="int8", residual=(r, s, s)), r"must be \(before, after\), .*; got 3 arrays"),
         (lambda: comm.allreduce(x, codec="int8", residual=r[:7]), r"residual\[0\] must be float32.*, as x; got .*7"),
         (lambda: comm.allreduce(x, codec="int8", residual=(r, s.astype(float))), r"residual\[1\] must be .* float64"),
         (lambda: comm.allreduce(x, codec="int8", residual=(r, frozen)), r"residual\[1\] is read-only"),

@@ -193,7 +193,7 @@ except hocket.Error as error:
 
 @pytest.mark.parametrize(("source", "wanted", "env"), [
     ("hocket.init(join=door, timeout=3)", ["AuthError", "HOCKET_SECRET"], {"HOCKET_SECRET": f"not {SECRET}"}),
-    ("hocket.init(join=door, timeout=3)", ["ArgumentError", "2 members", "no more"], {}),
+    ("hocket.init(join=door, timeout=3)", ["ArgumentError", "2 members", "limit"], {}),
     ("hocket.init(join='tcp:127.0.0.1:9', timeout=0.5)", ["TimeoutError", "0.5 s", "nothing listens there"], {}),
     ("hocket.init(join=door, timeout=3)", ["ArgumentError", "HOCKET_SECRET"], {"HOCKET_SECRET": ""}),
     ("hocket.init(join=door, info=object(), timeout=3)", ["ArgumentError", "JSON"], {}),

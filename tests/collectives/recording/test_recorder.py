@@ -225,7 +225,7 @@ comm.mark("a")
 try:
     comm.recorder()
 except hocket.ArgumentError as error:
-    print("HOCKET_RECORDER=0" in str(error))
+    print("HOCKET_RECORDER is 0" in str(error))
 from hocket.collectives.recording.processes import recorders
 import os
 print(any(os.getpid() == each.pid for each in recorders()))

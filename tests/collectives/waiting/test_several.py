@@ -138,7 +138,7 @@ def test_an_error_is_raised_by_the_wait() -> None:
 
 def test_what_is_no_work_is_told() -> None:
     wrong: Any
-    for wrong, why in (([], "no work"), ([np.zeros(1)], "ndarray is not a Work"), ([None], "NoneType is not a Work")):
+    for wrong, why in (([], "is empty"), ([np.zeros(1)], "ndarray is not a Work"), ([None], "NoneType is not a Work")):
         for call in (hocket.wait_all, hocket.wait_any, hocket.test_any):
             with pytest.raises(ArgumentError, match=why):
                 call(wrong)

@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_told() -> None:
         with pytest.raises(ArgumentError, match=r"a residual must be 300 float32, C-contiguous; got float"):
             reduce.encode_array(wire, x, codec, 0, residual)
     for out, inputs in ((wire[:261], [wire[:261]]), (wire, [])):
-        with pytest.raises(ArgumentError, match="of int8"):
+        with pytest.raises(ArgumentError, match="as int8"):
             reduce.fold_arrays(out, inputs, codec)
 
 
