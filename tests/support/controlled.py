@@ -86,7 +86,7 @@ class Rank:
         for line in self.process.stdout:
             self.told.put(json.loads(line))
 
-    def hear(self, kind, timeout=8.0):
+    def hear(self, kind, timeout=20.0):
         for event in self.kept:
             if kind in event:
                 self.kept.remove(event)
