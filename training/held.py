@@ -23,11 +23,17 @@ class Held:
     """
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self._arrays, self._first = arrays, dict(arrays)
+        self._arrays = arrays
+        self._first = {name: (array, _address(array)) for name, array in arrays.items()}
 
     def check(self) -> None:
-        for name, first in self._first.items():
-            if self._arrays.get(name) is not first:
+        for name, (first, address) in self._first.items():
+            if self._arrays.get(name) is not first or _address(first) != address:
                 raise ArgumentError(
                     f"{name!r} is another array than at the beginning: change it in place, [{name!r}][...] = x"
                 )
+
+
+def _address(array: Any) -> int | None:
+    """A torch tensor may get other memory (`.to(device)` of its module); None: this is no tensor."""
+    return array.data_ptr() if hasattr(array, "data_ptr") else None

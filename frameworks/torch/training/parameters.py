@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,13 +50,37 @@ class Parameters(Flat):
             self.arrays[name].copy_(torch.from_numpy(part))
 
 
-def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part.  Where nobody has imported torch's module of DTensors, which takes a second, there is none."""
+def _is_cut(tensor: torch.Tensor) -> bool:
+    """Is it a DTensor?  Where nobody has imported torch's module of them, which takes a second, there is none."""
     module = sys.modules.get("torch.distributed.tensor")
-    if module is not None and isinstance(tensor, module.DTensor):
-        own: torch.Tensor = tensor.to_local()
-        return own
-    return tensor.detach()
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _own(tensor: Any) -> torch.Tensor:
+    """This rank's part."""
+    part: torch.Tensor = tensor.to_local() if _is_cut(tensor) else tensor.detach()
+    return part
+
+
+class _Trained(Mapping[str, torch.Tensor]):
+    """Those parameters of a module that are trained, as they are now: others may have been put in their places.
+
+    Those of FSDP2, which puts whole ones there while it computes, as they were.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._first = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        self._module = None if any(map(_is_cut, self._first.values())) else module
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        first = self._first[name]
+        return first if self._module is None else self._module.get_parameter(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._first)
+
+    def __len__(self) -> int:
+        return len(self._first)
 
 
 def parameters(module: torch.nn.Module) -> Parameters:
@@ -67,7 +91,7 @@ def parameters(module: torch.nn.Module) -> Parameters:
     BatchNorm's averages, are left to each rank.
     """
     inside = module.module if isinstance(module, DistributedDataParallel) else module
-    return Parameters({name: each for name, each in inside.named_parameters() if each.requires_grad})
+    return Parameters(_Trained(inside))
 
 
 def communicator(group: Any = None) -> Any:

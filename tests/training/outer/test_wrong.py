@@ -12,6 +12,7 @@ import torch
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
+from hocket.torch.training import parameters
 from hocket.training import DiLoCo, LocalSGD, Momentum, NoLoCo, Outer, PostLocalSGD, StreamingDiLoCo
 from support.worlds import spread
 
@@ -91,6 +92,24 @@ def test_a_new_array_in_anothers_place(array: Any) -> None:
             refused("'w' is another array than at the beginning: change it in place, ['w'][...] = x", call)
         mine["w"] = array
         outer.finish()
+
+    hocket.local_world(1).run(program)
+
+
+@pytest.mark.parametrize("change", ["another", "elsewhere", "assigned"])
+def test_a_module_whose_parameters_are_replaced(change: str) -> None:
+    def program(comm: hocket.Communicator) -> None:
+        model = torch.nn.Linear(3, 2)
+        outer = LocalSGD(comm, parameters(model), every=1)
+        model.load_state_dict(torch.nn.Linear(3, 2).state_dict())
+        outer.step()
+        if change == "another":
+            model.weight = torch.nn.Parameter(torch.zeros(2, 3))
+        elif change == "elsewhere":
+            model.double()
+        else:
+            model.load_state_dict(torch.nn.Linear(3, 2).state_dict(), assign=True)
+        refused("'weight' is another array than at the beginning", outer.step)
 
     hocket.local_world(1).run(program)
 
