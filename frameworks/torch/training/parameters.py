@@ -74,7 +74,10 @@ class _Trained(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         first = self._first[name]
-        return first if self._module is None else self._module.get_parameter(name)
+        try:
+            return first if self._module is None else self._module.get_parameter(name)
+        except AttributeError:  # it was taken out
+            raise KeyError(name) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._first)

@@ -96,7 +96,7 @@ def test_a_new_array_in_anothers_place(array: Any) -> None:
     hocket.local_world(1).run(program)
 
 
-@pytest.mark.parametrize("change", ["another", "elsewhere", "assigned"])
+@pytest.mark.parametrize("change", ["another", "elsewhere", "assigned", "gone"])
 def test_a_module_whose_parameters_are_replaced(change: str) -> None:
     def program(comm: hocket.Communicator) -> None:
         model = torch.nn.Linear(3, 2)
@@ -107,6 +107,8 @@ def test_a_module_whose_parameters_are_replaced(change: str) -> None:
             model.weight = torch.nn.Parameter(torch.zeros(2, 3))
         elif change == "elsewhere":
             model.double()
+        elif change == "gone":
+            del model.weight
         else:
             model.load_state_dict(torch.nn.Linear(3, 2).state_dict(), assign=True)
         refused("'weight' is another array than at the beginning", outer.step)
