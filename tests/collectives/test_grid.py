@@ -125,7 +125,7 @@ def test_blocks_that_have_no_room_for_a_halo_are_refused() -> None:
 
 
 def test_bad_grids_are_told() -> None:
-    with pytest.raises(ArgumentError, match=r"shape=\(2, 2\) must have 6 places"):
+    with pytest.raises(ArgumentError, match=r"shape=\(2, 2\) must multiply to 6"):
         hocket.Grid(grid(0, (6,)).comm, (2, 2))
     for wrong, why in (
         (lambda: grid(0, (2, 3), (True,)), "one for each"), (lambda: grid(0, (6,)).shift(1), "axis=1"),
