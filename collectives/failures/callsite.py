@@ -39,10 +39,18 @@ def _shown(filename: str) -> str:
 def _users(frame: FrameType | None) -> tuple[CodeType | None, int]:
     """The innermost frame of the user's own: its code and line."""
     while frame is not None:
-        if _shown(frame.f_code.co_filename):
+        if _shown(frame.f_code.co_filename) and not _is_made(frame):
             return frame.f_code, frame.f_lineno
         frame = frame.f_back
     return None, 0
+
+
+def _is_made(frame: FrameType) -> bool:
+    """Is it a method that a dataclass or a named tuple of the library's made from text?  Its file is "<string>"."""
+    if not frame.f_code.co_filename.startswith("<"):
+        return False
+    file = frame.f_globals.get("__file__")
+    return file is not None and not _shown(file) or str(frame.f_globals.get("__name__")).startswith("namedtuple_")
 
 
 def caller() -> tuple[CodeType | None, int]:

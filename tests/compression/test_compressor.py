@@ -204,7 +204,7 @@ def wrong(comm: Communicator) -> None:
         (lambda: c.allreduce(x, "w", "max"), "takes op 'avg' or 'sum', not 'max'"),
         (lambda: c.allreduce("w", x), r"(?s)key=array\(.* must be a string, the name of a vector"),
         (lambda: c.stats("v"), "no call has used the key 'v'; known: w"),
-        (lambda: Compressor(comm, "topk"), "'topk' is not a method \(.*; known: int8, fp8, int4, sign, adasum, nonzero"),
+        (lambda: Compressor(comm, "topk"), r"'topk' is not a method .*; known: int8, fp8, int4, sign, adasum, nonzero"),
         (lambda: Compressor(comm, "topk:x"), "'x' is not a number; it is written as 'topk:0.01'"),
         (lambda: Compressor(comm, "powersdg:4"), "did you mean 'powersgd:4'"),
         (lambda: Compressor(comm, "bf16"), "needs no Compressor: pass it to the call, as codec='bf16'"),

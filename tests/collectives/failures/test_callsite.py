@@ -30,6 +30,19 @@ def test_hockets_own_files_are_passed_over() -> None:
     assert callsite._shown(str(PACKAGE.parent / "hocket.py")) == "hocket.py"
 
 
+def test_what_is_made_from_text_is_its_modules() -> None:
+    """A dataclass's __init__ has the file "<string>", as a program of `python -c` has, whose lines are the user's."""
+    text = "def __init__(call): return call()"
+    for names, shown in (
+        ({"__file__": str(PACKAGE / "control" / "links.py")}, "test_callsite.py:"),
+        ({"__name__": "namedtuple_Lost"}, "test_callsite.py:"),
+        ({"__name__": "__main__"}, "<string>:1 in __init__"), ({"__file__": __file__}, "<string>:1 in __init__"),
+    ):  # fmt: skip
+        exec(text, names)
+        site = names["__init__"](callsite.caller_site)
+        assert site.startswith(shown), (site, shown)
+
+
 def through_a_compressor(comm: Communicator) -> None:
     compressor = compression.Compressor(comm, "int8")
     with pytest.raises(MismatchError) as caught:
