@@ -200,13 +200,16 @@ def _waits(
     """Of one track.  A wait is for the messages that were under way then: the first to end after it began; and when."""
     track = timeline.tracks[int(rows["track"][0])]
     waits: list[tuple[float, Wait]] = []
+    together = rows["begin"][rows["held"] == 0]
     for peer in np.unique(rows["peer"]).tolist():
         mine = rows[rows["peer"] == peer]
         link = (peer, track.process) if group == "waits" else (track.process, peer)
         way = messages.get((track.comm, *link))
         steps = way.steps(group == "waits") if way is not None and len(way.sends) and len(way.receives) else None
         ready, nbytes = np.full(len(mine), math.nan), np.zeros(len(mine), np.int64)
-        since, ended = _began(mine), np.full(len(mine), math.inf)
+        began = mine["begin"] - mine["held"].astype(np.int64)  # a track shows those that begin together one by one
+        since = np.where(np.isin(began, together), began, mine["begin"]) / 1e9
+        ended = np.full(len(mine), math.inf)
         if steps is not None:
             at = np.searchsorted(steps.end, since, side="right")
             known = at < len(steps.end)
