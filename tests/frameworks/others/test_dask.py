@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -12,18 +13,28 @@ from typing import Any
 import distributed
 import numpy as np
 import pytest
-from distributed.protocol import pickle
 
 import hocket
 import hocket.dask
 
-pickle.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
+TESTS = pathlib.Path(__file__).parents[2]
 SIZE = 3
 
 
 def cluster(**options: Any) -> Any:
     options = {"n_workers": SIZE, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0, **options}
     return distributed.LocalCluster(**options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers_find_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """But nothing else that lies beside them (compression/ is also a module of CPython 3.14)."""
+    folder = tmp_path_factory.mktemp("path")
+    (folder / "tests").symlink_to(TESTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.syspath_prepend(folder)  # processes that are spawned take this
+        yield
 
 
 @pytest.fixture(scope="module")
