@@ -179,7 +179,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: $(SOURCES) | $(VENV)/bin/python
-	@echo "hocket is compiled, some minutes without a word"
+	@echo "compiling hocket: this takes minutes and prints nothing"
 	$(INSTALL) --editable '.[run]'
 	@touch $@
 

@@ -141,7 +141,7 @@ class Steps:
         for name in ("seq", "bytes", "wanted", "ready", "end"):
             setattr(self, name, getattr(self, name)[order])
         self.last = np.ones(count, bool)
-        """Was no other message that ended at this moment offered later?  See `received`."""
+        """Was no other message that ended at this moment offered later?  `received` finds out."""
 
 
 def _other_end(own: Rows, other: Rows) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hocket.errors import ArgumentError
@@ -26,8 +26,10 @@ class Held:
         self._arrays = arrays
         self._first = {name: (array, _address(array)) for name, array in arrays.items()}
 
-    def check(self) -> None:
-        for name, (first, address) in self._first.items():
+    def check(self, names: Iterable[str] | None = None) -> None:
+        """Raise ArgumentError, on this rank, for the first of these names (default all) whose array is another one."""
+        for name in self._first if names is None else names:
+            first, address = self._first[name]
             if self._arrays.get(name) is not first or _address(first) != address:
                 raise ArgumentError(
                     f"{name!r} is another array than at the beginning: change it in place, [{name!r}][...] = x"

@@ -200,7 +200,7 @@ def _timeline(drawn: Binned) -> str:
 CLOCKS = ("host", "pid", "clock_error_us", "drift_ppm", "lost")
 
 
-def _told(fact: object) -> object:
+def _range(fact: object) -> object:
     """A clock's drift is known from here to there."""
     return " to ".join(map(str, dict.fromkeys(fact))) if isinstance(fact, list) else fact
 
@@ -210,6 +210,6 @@ def _clocks(findings: Findings) -> str:
     rows = []
     for rank, own in sorted(facts.items()) if isinstance(facts, dict) else ():
         if isinstance(own, dict):
-            rows.append([f"rank {rank}", *(_told(own.get(key)) for key in CLOCKS)])
+            rows.append([f"rank {rank}", *(_range(own.get(key)) for key in CLOCKS)])
     heads = ["rank", "host", "process", "clock wrong by at most (us)", "drift (ppm)", "records lost"]
     return "<h2>Clocks and records</h2>" + table("On the clock of the first rank", heads, rows, text=[1])

@@ -84,7 +84,7 @@ class Shards:
 
     def _read(self, names: Sequence[str], gradients: Mapping[str, Any]) -> Array:
         """These arrays in a vector."""
-        self.flat.held.check()
+        self.flat.held.check(names if self.flat.arrays else ())
         lacking = [name for name in names if name not in gradients]
         if lacking:
             raise ArgumentError(f"Sharded: there is no gradient of {lacking[0]!r}")
