@@ -1,4 +1,4 @@
-# make run: the example and the benchmark.  make test: lint, types, tests.  make test-more: further cases of the same
+# make run: the example and the benchmark.  make test: lint, types, tests.  make quick: most of them.  make test-more: further cases of the same
 # tests.  make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
 # make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
 # make kills: a parameter server through 1,000 deaths.
@@ -26,7 +26,7 @@ PYTEST := PYTHONSAFEPATH=1 $(BIN)/pytest
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test lint test-more test-pythons test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
+.PHONY: run test quick lint test-more test-pythons test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
 	test-verbs test-gpu test-browser sanitize fuzz kills chaos chaos-long compare wheel docs clean
 
 run: $(VENV)/run.stamp
@@ -37,13 +37,16 @@ run: $(VENV)/run.stamp
 	$(BIN)/hocket bench allreduce -n 4 -b 8 -e 64M -f 2 --plot $(PLOT)
 	@echo "the plot is $(PLOT), and the page on where the training's time went $(PAGE)"
 
-test: lint $(VENV)/bytecode.stamp | $(IMPI)
-	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder --cache-clear --durations 20 || $(BIN)/python tests/support/again.py $$?
+# Lint and types run beside the tests; what they find is printed behind.
+BESIDE_LINT = $(BIN)/ruff check . || exit; $(BIN)/mypy > build/mypy.txt 2>&1 & lint=$$!; \
+	$(PYTEST) $(1); tests=$$?; wait $$lint || tests=1; cat build/mypy.txt; exit $$tests
 
-# torch's modules become bytecode before the processes of a test run begin, who would all do it at once.
-$(VENV)/bytecode.stamp: $(VENV)/test.stamp
-	$(PYTEST) --collect-only -qq > /dev/null
-	@touch $@
+test: $(VENV)/test.stamp | $(IMPI)
+	@$(call BESIDE_LINT,--workers 4 --record --durations 20)
+
+# What one runs after a change: two minutes, of which most go to types after a change of many modules.
+quick: $(VENV)/test.stamp
+	@$(call BESIDE_LINT,--workers 2 --quick)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
@@ -52,7 +55,7 @@ lint: $(VENV)/test.stamp
 # What `make test` leaves out, as others show nearly as much (other sizes, transports, MPIs and examples), and 10^6 schedules
 # of the decree: half an hour.
 test-more: $(VENV)/test.stamp | $(IMPI)
-	$(PYTEST) -m more --durations 20
+	$(PYTEST) -m more --workers 4 --durations 20
 
 # The core's tests on other CPythons, those of PYTHONS that are here; as root python3.14 comes from Debian sid where debootstrap
 # is installed.  A quarter of an hour each.

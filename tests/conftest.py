@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.warm import popen
+
+pytest_plugins = ["support.running.plugin"]
+
 # A shell that starts its jobs in the background hands SIGINT on as ignored, and ranks would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -18,19 +22,6 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # What somebody has measured on this machine must not decide what a test runs.
 os.environ["HOCKET_TUNING"] = "off"
 
-FIRST = (
-    "mpi/test_mpi", "test_conformance", "test_training", "gpu/test_collectives", "test_leaks", "test_fuzz",
-    "test_oracle", "jobs/test_hosts", "torch/test_failures", "test_mismatch", "test_bench",
-    "failures/test_lost", "test_lost_ranks", "test_chaos", "test_timeout", "examples/test_torch",
-    "test_cuda_tensors", "verbs/test_verbs", "test_processes", "test_long", "test_third_party_c", "test_other_ways",
-    "test_calls", "test_abuse", "test_rendezvous", "test_async", "torch/test_suite", "test_restarts",
-)
-"""The files that take longest: they begin first, so that no process is left with one at the end."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: next((i for i, name in enumerate(FIRST) if name in item.nodeid), len(FIRST)))
-
 
 def pytest_collection_finish() -> None:
     """What is there now stays: collecting garbage need not look through torch and five thousand tests each time.
@@ -38,6 +29,7 @@ def pytest_collection_finish() -> None:
     Ranks import from where their programs are, unlike this process (Makefile).
     """
     os.environ.pop("PYTHONSAFEPATH", None)
+    popen.install()
     gc.collect()
     gc.freeze()
 
@@ -62,7 +54,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """The folder that `make` fills, once for all processes of the test run."""
     base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder = base / name
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():

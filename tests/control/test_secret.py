@@ -156,7 +156,7 @@ shown = dict(each.split(b"=", 1) for each in open("/proc/self/environ", "rb").re
 print(os.environ.get("HOCKET_SECRET"), set(shown[b"HOCKET_SECRET"]) == {ord("*")}, shown[b"ZZ"].decode())
 """
     env = {**os.environ, "HOCKET_SECRET": GOOD, "ZZ": "whole"}
-    told = subprocess.check_output([sys.executable, "-c", code], env=env, text=True)
+    told = subprocess.check_output([sys.executable, "-c", code], env=env, text=True, cold=True)
     assert told.split() == ["None", "True", "whole"]
 
 

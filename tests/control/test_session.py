@@ -1,6 +1,5 @@
 """The control plane while a job runs, by real kills: losses, goodbyes and faults reach everybody once."""
 
-import os
 import signal
 import time
 
@@ -10,6 +9,7 @@ from hocket.control.protocol.faults import Faults, Send
 from hocket.control.protocol.membership import Gone
 from hocket.control.protocol.messages import Stuck, Verdict
 from support.controlled import KEY, exchanged
+from support.launcher import state
 
 
 def fault(comm="world", ranks=(0, 1, 2), **more):
@@ -133,7 +133,8 @@ def test_a_fault_stops_its_ranks_and_becomes_one_verdict(start, unix):
 def test_a_stopped_process_gives_no_answer_and_is_not_lost(start, unix):
     ranks = start(3, unix)
     ranks[2].process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, ranks[2].process.pid, os.WSTOPPED | os.WNOWAIT)
+    while state(ranks[2].process.pid) != "T":
+        time.sleep(0.001)
     began = time.monotonic()
     ranks[0].tell("report", fault())
     for rank in ranks[:2]:

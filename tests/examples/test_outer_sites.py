@@ -5,15 +5,17 @@ import os
 import re
 import secrets
 import signal
+import sys
 import threading
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from hocket.system.namespaces.hosts import V4, refusal
 from hocket.system.namespaces.switch import switch
 from support import examples
-from support.warm_ranks import Warm
+from support.warm.popen import Popen
 
 PROGRAM = examples.program("outer_sites", "--sites", "4")
 
@@ -26,7 +28,7 @@ class Sites:
         self.script.write_text(PROGRAM)
         (place / "tmp").mkdir()  # each host sees a folder of its own there
         self.lines: list[str] = []
-        self.lost, self.fewer, self.processes = threading.Event(), threading.Event(), list[Warm]()
+        self.lost, self.fewer, self.processes = threading.Event(), threading.Event(), list[Popen]()
         self._readers: list[threading.Thread] = []
         self._env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")},
@@ -40,12 +42,13 @@ class Sites:
         own = self.place / f"host{site}"
         own.mkdir(exist_ok=True)
         host = (self.names[site], str(own)) if self.names else ()
-        process = Warm(str(self.script), {**self._env, "RANK": str(site)}, PROGRAM, host)
+        command, env = [sys.executable, str(self.script)], {**self._env, "RANK": str(site), "PYTHONUNBUFFERED": "1"}
+        process = Popen(command, env=env, host=host, stdout=PIPE, stderr=PIPE, text=True)
         self.processes.append(process)
         self._readers.append(threading.Thread(target=self._read, args=(process,)))
         self._readers[-1].start()
 
-    def _read(self, process: Warm) -> None:
+    def _read(self, process: Popen) -> None:
         for line in process.stdout:
             self.lines.append(line)
             if "round 5:" in line:

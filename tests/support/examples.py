@@ -1,4 +1,4 @@
-"""Programs of examples/ on ranks that start warm (warm_ranks.py): their imports take longer than most of them run."""
+"""Programs of examples/ on ranks that start warm (support/warm): their imports take longer than most of them run."""
 
 from __future__ import annotations
 

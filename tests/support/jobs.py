@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import hocket
-from support import warm_ranks
+from support.warm.popen import Popen
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """Where a rank's process finds these files."""
@@ -30,11 +30,6 @@ class Ended:
     err: str
 
 
-AFTER_START = (
-    "HOCKET_", "FAKE_CUDA", "FAULTY", "PLACE", "PYTHONPATH", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MASTER_", "RANK",
-    "LOCAL_RANK", "WORLD_SIZE", "TORCH_DISTRIBUTED_DEBUG", "HOROVOD_",
-)  # fmt: skip
-"""Prefixes of the variables that a process reads after its start."""
 OF_A_JOB = [f"HOCKET_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "SECRET")]
 
 
@@ -42,8 +37,7 @@ OF_A_JOB = [f"HOCKET_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_S
 class Job:
     """`size` ranks that run `source` (Python text) or `argv`; each is its own process, as under a launcher.
 
-    They are forked from a warm process (warm_ranks.py) unless a command, or a variable, has to be there at a process's
-    start.
+    They are forked from a warm process unless something has to be there at a process's start (support/warm).
 
     with Job(2, source="...") as job:
         job.kill(1); ends = job.wait(10)
@@ -76,22 +70,11 @@ class Job:
     def _place(self, rank: int) -> dict[str, str]:
         return {"RANK": str(rank)} if self.hosts else {"HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)}
 
-    def _start(self, rank: int, script: str, env: dict[str, str]) -> subprocess.Popen[str] | warm_ranks.Warm:
-        if self.hosts:
-            return warm_ranks.Warm(script, env, self.source, self.hosts[rank])
-        plain = not self.argv and not self.prefix
-        # With the stand-ins for CUDA's libraries warm_ranks.py does what the loader would.
-        later = (*AFTER_START, "LD_LIBRARY_PATH") if "FAKE_CUDA" in self.env else AFTER_START
-        if plain and self._wants_ours() and all(name.startswith(later) for name in self.env):
-            return warm_ranks.Warm(script, env, self.source)
+    def _start(self, rank: int, script: str, env: dict[str, str]) -> Popen:
         command = [*self.prefix.get(rank, []), *(self.argv or [sys.executable, "-X", "faulthandler", script])]
+        host = self.hosts[rank] if self.hosts else ()
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-
-    def _wants_ours(self) -> bool:
-        """Or another hocket?"""
-        paths = self.env.get("PYTHONPATH", "").split(os.pathsep)
-        return all(path == SOURCES or not os.path.exists(os.path.join(path, "hocket")) for path in paths if path)
+        return Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True, host=host)
 
     def wait(self, seconds: float = 60.0) -> list[Ended]:
         """Every rank's end; ranks still there after `seconds` are killed and the test fails."""

@@ -1,5 +1,6 @@
 """What the tests of `hocket run` share: the command, the beginning of a program, and which ranks are still there."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -13,12 +14,15 @@ RUN = [sys.executable, "-c", "import sys; from hocket.tools.run import main; sys
 START = "import os, sys, time, signal; rank = int(os.environ['HOCKET_RANK']); print('pid', os.getpid());"
 
 
+def state(pid):
+    """One letter, as proc(5) tells it; none: it is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+    return ""
+
+
 def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return state(pid) not in ("", "Z")
 
 
 def pids(text):

@@ -26,7 +26,7 @@ try() {
     HOCKET_CFLAGS=${HOCKET_CFLAGS--O1} .venv/bin/python -m pip install --quiet --editable '.[test-core]'
     torch=$(grep -rlE '^ *(import|from) torch\b' $CORE --include="test_*.py")
     echo "$1: $(.venv/bin/python -VV), without the $(echo "$torch" | wc -l) files that need torch"
-    PYTHONSAFEPATH=1 .venv/bin/pytest -n 2 --dist loadfile -p no:cacheprovider $CORE $(printf -- '--ignore=%s ' $torch) \
+    PYTHONSAFEPATH=1 .venv/bin/pytest --workers 2 -p no:cacheprovider $CORE $(printf -- '--ignore=%s ' $torch) \
         --ignore tests/transports/mpi --ignore tests/transports/test_third_party_c.py \
         --deselect tests/collectives/job/test_launchers.py::test_under_the_real_launcher \
         --deselect tests/algorithms/drawing/test_draw.py::test_save_png ${PYTEST:-}

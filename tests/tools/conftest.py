@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 
@@ -23,8 +22,6 @@ def run(tmp_path):
         (tmp_path / "program.py").write_text(program)
         command = [*RUN, "-n", str(n), *options, str(tmp_path / "program.py")]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": env}
-        # A test run under nohup ignores SIGHUP, and what it starts would, too.
-        pipes["preexec_fn"] = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)
         started.append(subprocess.Popen(command, text=True, **{**pipes, **kw}))
         return started[-1]
 

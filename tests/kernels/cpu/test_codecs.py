@@ -15,6 +15,7 @@ from hocket.errors import ArgumentError
 from hocket.kernels import codecs
 from hocket.kernels.codecs import CODECS, HALVES, Codec
 from hocket.kernels.cpu import reduce
+from support.cases import each
 from support.codec_laws import Encoded, dice, sent, vectors
 
 Array = np.ndarray[Any, Any]
@@ -59,7 +60,7 @@ def test_the_codes_are_those_of_the_c_enums() -> None:
 
 
 @by_name
-@pytest.mark.parametrize("n", LENGTHS)
+@each("n", LENGTHS)
 def test_the_law(codec: Codec, n: int) -> None:
     for x in vectors(n):
         wire, right = code(x, codec), Encoded(x, codec, KEY)
@@ -73,8 +74,8 @@ def test_the_law(codec: Codec, n: int) -> None:
 
 
 @by_name
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 9])
-@pytest.mark.parametrize("more", [0, 100])
+@each("k", [1, 2, 3, 5, 9])
+@each("more", [0, 100])
 def test_a_sum_is_decoded_added_in_order_and_encoded_once(codec: Codec, k: int, more: int) -> None:
     n = 5 * codec.block + more % codec.block
     given = [vectors(n)[j % 2] * np.float32(0.1) ** j for j in range(k)]
@@ -98,7 +99,7 @@ def decoded(wire: Array, codec: Codec, n: int) -> Array:
 
 
 @also_halves
-@pytest.mark.parametrize("n", [*LENGTHS, 2047, 2048, 2049])
+@each("n", [*LENGTHS, 2047, 2048, 2049])
 @np.errstate(all="ignore")
 def test_what_an_encoding_loses_is_left(codec: Codec, n: int) -> None:
     """To the bit: the wire is that of x + before, and `after` what that is more than what comes."""
@@ -121,8 +122,8 @@ def test_what_an_encoding_loses_is_left(codec: Codec, n: int) -> None:
 
 
 @also_halves
-@pytest.mark.parametrize("k", [2, 3, 5])
-@pytest.mark.parametrize("more", [0, 1, 2100])
+@each("k", [2, 3, 5])
+@each("more", [0, 1, 2100])
 def test_what_the_encoding_of_a_sum_loses_is_left(codec: Codec, k: int, more: int) -> None:
     n = 3 * codec.block + more
     given = [vectors(n)[j % 2] * np.float32(0.1) ** j for j in range(k)]
@@ -139,7 +140,7 @@ def test_what_the_encoding_of_a_sum_loses_is_left(codec: Codec, k: int, more: in
 
 
 @by_name
-@pytest.mark.parametrize("odd", [np.nan, -np.nan, np.inf, -np.inf])
+@each("odd", [np.nan, -np.nan, np.inf, -np.inf])
 def test_a_block_that_is_not_finite_comes_back_as_nan_and_no_other_does(codec: Codec, odd: float) -> None:
     x = np.ones(3 * codec.block, np.float32)
     x[codec.block + 5] = odd

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 
+from support.launcher import alive
+from support.warm import parent, popen
 from support.worlds import PATH
 
 RUN = """
@@ -22,18 +23,12 @@ with Job(2, "import time; time.sleep(60)") as job:
 
 def living(pids: list[int]) -> list[int]:
     """Those that run; whoever adopts the others may leave them as zombies."""
-    return [pid for pid in pids if state(pid) not in ("", "Z")]
-
-
-def state(pid: int) -> str:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0]
-    return ""
+    return [pid for pid in pids if alive(pid)]
 
 
 def test_ranks_end_with_a_test_run_that_is_killed() -> None:
-    env = {**os.environ, "PYTHONPATH": PATH, "PYTEST_XDIST_TESTRUNUID": f"warm-{os.getpid()}"}
-    with subprocess.Popen([sys.executable, "-c", RUN], env=env, stdout=subprocess.PIPE, text=True) as run:
+    env = {**os.environ, "PYTHONPATH": PATH, parent.RUN: f"{os.getpid()}-ends"}
+    with popen.Popen([sys.executable, "-c", RUN], env=env, stdout=subprocess.PIPE, text=True, cold=True) as run:
         assert run.stdout is not None
         ranks = [int(each) for each in run.stdout.readline().split()]
         assert len(ranks) == 2 and living(ranks) == ranks

@@ -1,0 +1,17 @@
+"""Of the benches' own tests those that start processes are for `make test-more`, but for two runs of the command."""
+
+import pytest
+
+from support.running.record import function
+
+KEPT = {"test_two_ranks", "test_bad_arguments_are_named", "test_legends_lie_beside_the_curves"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks select
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lines = config.pluginmanager.get_plugin("record").lines
+    for item in items:
+        name = function(item.nodeid)
+        if name.startswith("tests/bench/") and item.name.partition("[")[0] not in KEPT and name in lines:
+            if lines[name].starts or lines[name].cpu > 1:
+                item.add_marker("more")

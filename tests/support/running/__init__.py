@@ -1,0 +1,1 @@
+"""How the suite runs: what each test costs, in which order and where it runs, and which tests are quick."""

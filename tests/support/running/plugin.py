@@ -1,0 +1,47 @@
+"""The options and hooks by which hocket's own tests run: in workers, by their record, all or the quick ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from support.running.costs import Costs
+from support.running.record import Record, imports_torch
+from support.running.workers import Workers
+from support.warm import parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("hocket's own tests")
+    group.addoption("--workers", type=int, default=0, help="run the tests in so many processes, in an order by the record")
+    group.addoption("--quick", action="store_true", help="only tests that start nothing and take less than a second")
+    group.addoption("--record", action="store_true", help="write what has changed into tests/record.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault(parent.RUN, str(os.getpid()))
+    record = Record()
+    config.pluginmanager.register(record, "record")
+    config.pluginmanager.register(Costs(forbids=config.getoption("quick")))
+    if count := config.getoption("workers"):
+        config.pluginmanager.register(Workers(count, record))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    unwanted = config.getoption("quick") and collection_path.suffix == ".py" and imports_torch(collection_path)
+    return True if unwanted else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("quick"):
+        record = config.pluginmanager.get_plugin("record")
+        wanted = [item for item in items if record.is_quick(item)]
+        config.hook.pytest_deselected(items=[item for item in items if not record.is_quick(item)])
+        items[:] = wanted
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("record"):
+        session.config.pluginmanager.get_plugin("record").write(whole=True)

@@ -1,0 +1,157 @@
+"""What each test function costs, in tests/record.json; the order of a run, and which tests are quick, come from it.
+
+A line is a function: CPU and wall seconds of all its cases, the processes that it starts, and words: "torch" (it
+imports it), "clock" (it compares times).  `make test` writes a line anew when a figure has moved by more than a factor
+of 2, and drops the lines of what is gone; a change of the file is committed with what caused it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+PATH = Path(__file__).parents[2] / "record.json"
+FLOOR = 0.25
+"""Seconds: below, a figure may be anything."""
+LONG = 20.0
+"""Wall seconds of a file whose functions are units of their own."""
+GUESS = 1.0
+"""Seconds of a function that has no record."""
+READS = r"(?:monotonic|perf_counter|process_time|time\.time)\(\)"
+COMPARES = re.compile(rf"(?:assert|if)\b[^\n]*(?:<|>)[^\n]*{READS}|(?:assert|if)\b[^\n]*{READS}[^\n]*(?:<|>)|assert[^\n]*\b(?:took|elapsed)\b")
+DEADLINE = re.compile(r"\b(?:deadline|until|end|gone_by)\b")
+
+
+class Line(NamedTuple):
+    """What a function costs."""
+
+    cpu: float
+    wall: float
+    starts: int
+    words: list[str]
+
+
+def function(nodeid: str) -> str:
+    """The function of a case."""
+    return nodeid.partition("[")[0]
+
+
+class Record:
+    """A plug-in of the process that collects, which hears every report."""
+
+    def __init__(self) -> None:
+        self.path = PATH
+        read = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.lines = {name: Line(*line) for name, line in read.items()}
+        self._seen: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
+        self._words: dict[str, list[str]] = {}
+
+    # --- what a run asks
+
+    def units(self, items: list[pytest.Item]) -> tuple[list[list[int]], list[list[int]]]:
+        """Indices of what runs beside others, the longest first, and of what runs alone afterwards."""
+        files: dict[str, list[int]] = defaultdict(list)
+        alone: dict[str, list[int]] = defaultdict(list)
+        for index, item in enumerate(items):
+            name = function(item.nodeid)
+            (alone[name] if self.reads_clock(item) else files[name.partition("::")[0]]).append(index)
+        walls: dict[str, float] = {}
+        units: dict[str, list[int]] = {}
+        for file, indices in files.items():
+            names = dict.fromkeys(function(items[index].nodeid) for index in indices)
+            own = {name: self.lines[name].wall if name in self.lines else GUESS for name in names}
+            if sum(own.values()) <= LONG:
+                units[file], walls[file] = indices, sum(own.values())
+                continue
+            for name in names:
+                units[name] = [index for index in indices if function(items[index].nodeid) == name]
+            walls |= own
+        return [units[name] for name in sorted(units, key=lambda name: -walls[name])], list(alone.values())
+
+    def reads_clock(self, item: pytest.Item) -> bool:
+        line = self.lines.get(function(item.nodeid))
+        return "clock" in (words_of(item) if line is None else line.words)
+
+    def is_quick(self, item: pytest.Item) -> bool:
+        """It starts nothing, imports no torch and takes less than a second; so may what has no record."""
+        line = self.lines.get(function(item.nodeid))
+        return line is None or (line.starts == 0 and line.wall < 1 and "torch" not in line.words)
+
+    # --- what it hears
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            self._words.setdefault(function(item.nodeid), words_of(item))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        seen = self._seen[function(report.nodeid)]
+        for i, each in enumerate(getattr(report, "cost", [])):
+            seen[i] += each
+
+    def write(self, whole: bool) -> None:
+        """Keep what has moved.  `whole`: every test has run, so what was not seen is gone."""
+        lines = {name: line for name, line in self.lines.items() if name in self._seen or not whole}
+        for name, (cpu, wall, starts) in self._seen.items():
+            new = Line(round(cpu, 2), round(wall, 2), int(starts), self._words.get(name, []))
+            if name not in lines or moved(lines[name], new):
+                lines[name] = new
+        if lines != self.lines:
+            rows = (f"{json.dumps(name)}: {json.dumps(list(lines[name]))}" for name in sorted(lines))
+            self.path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def moved(old: Line, new: Line) -> bool:
+    """By more than a factor of 2, or from nothing to something."""
+    for a, b in ((old.cpu, new.cpu), (old.wall, new.wall)):
+        low, high = sorted((max(a, FLOOR), max(b, FLOOR)))
+        if high > 2 * low:
+            return True
+    return (old.starts == 0) != (new.starts == 0) or old.words != new.words
+
+
+def words_of(item: pytest.Item) -> list[str]:
+    """What its source tells: it imports torch, it compares times."""
+    told = getattr(item, "obj", None)
+    if told is None or not hasattr(told, "__code__"):
+        return []
+    texts = list(sources(told))
+    words = ["torch"] if imports_torch(Path(item.path)) else []
+    compares = any(COMPARES.search(line) and not DEADLINE.search(line) for text in texts for line in text.splitlines())
+    return [*words, *(["clock"] if compares else [])]
+
+
+def sources(told: Any) -> list[str]:
+    """Its own source, and that of the functions and texts of its file that it names."""
+    seen: dict[str, str] = {}
+    todo = [told]
+    while todo:
+        each = todo.pop()
+        each = inspect.unwrap(each)
+        seen[each.__qualname__] = _source(each)
+        for name in each.__code__.co_names:
+            found = each.__globals__.get(name)
+            if isinstance(found, str):
+                seen.setdefault(name, found)
+            elif inspect.isfunction(found) and found.__module__ == told.__module__ and found.__qualname__ not in seen:
+                todo.append(found)
+    return list(seen.values())
+
+
+def _source(function: Any) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+
+
+@functools.cache
+def imports_torch(path: Path) -> bool:
+    """Does a test file import torch, or what imports it?"""
+    return bool(re.search(r"^\s*(?:import|from)\s[^#\n]*\b(?:torch|horovod)", path.read_text(), re.M))
