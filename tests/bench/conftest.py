@@ -12,6 +12,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     lines = config.pluginmanager.get_plugin("record").lines
     for item in items:
         name = function(item.nodeid)
-        if name.startswith("tests/bench/") and item.name.partition("[")[0] not in KEPT and name in lines:
-            if lines[name].starts or lines[name].cpu > 1:
-                item.add_marker("more")
+        if not name.startswith("tests/bench/") or name.rpartition(":")[2] in KEPT or name not in lines:
+            continue
+        if lines[name].starts or lines[name].cpu > 1:
+            item.add_marker("more")

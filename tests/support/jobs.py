@@ -74,7 +74,8 @@ class Job:
         command = [*self.prefix.get(rank, []), *(self.argv or [sys.executable, "-X", "faulthandler", script])]
         host = self.hosts[rank] if self.hosts else ()
         pipe = subprocess.PIPE
-        return Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True, host=host)
+        text = {"text": True, "errors": "replace"}
+        return Popen(command, env=env, stdout=pipe, stderr=pipe, start_new_session=True, host=host, **text)
 
     def wait(self, seconds: float = 60.0) -> list[Ended]:
         """Every rank's end; ranks still there after `seconds` are killed and the test fails."""

@@ -112,7 +112,7 @@ def test_ranks_die_with_a_killed_tune(tmp_path: pathlib.Path) -> None:
     mark = f"tune-{os.getpid()}"
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "MARK": mark}
     command = [sys.executable, "-m", "hocket", "tune", "-n", "2", "--seconds", "60"]
-    with subprocess.Popen(command, env=env) as process:
+    with subprocess.Popen(command, env=env, cold=True) as process:  # the mark is looked for where the kernel keeps it
         wait_for(lambda: len(marked(mark)) == 4)  # itself, the launcher, two ranks
         process.kill()
     wait_for(lambda: not marked(mark))

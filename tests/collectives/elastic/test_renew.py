@@ -156,7 +156,10 @@ class Dies(MeetNext):
 import hocket.collectives.elastic.elastic as elastic
 elastic.MeetNext = Dies
 comm.barrier()
+note(f"past {{me}}")
 if me == 0:
+    for other in range(5):
+        await_note(f"past {{other}}")
     os.kill(os.getpid(), signal.SIGKILL)
 until_lost(comm)
 made = comm.renew(me)

@@ -15,7 +15,7 @@ from support.warm import parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hocket's own tests")
-    group.addoption("--workers", type=int, default=0, help="run the tests in so many processes, in an order by the record")
+    group.addoption("--workers", type=int, default=0, help="run in so many processes, in an order by the record")
     group.addoption("--quick", action="store_true", help="only tests that start nothing and take less than a second")
     group.addoption("--record", action="store_true", help="write what has changed into tests/record.json")
 

@@ -54,7 +54,7 @@ def test_what_fails_dies_or_hangs_is_named_and_the_rest_goes_on(tmp_path: Path) 
         "from support.running import record, workers\nimport pathlib\nworkers.SLACK = 0.5\n"
         "record.PATH = pathlib.Path(__file__).parent / 'record.json'\nrecord.PATH.write_text('{}')\n"
     )
-    words = ["-m", "pytest", "-p", "support.running.plugin", "-p", "no:cacheprovider", "--workers", "2", "--record", "-rA"]
+    words = ["-m", "pytest", "-p", "support.running.plugin", "-p", "no:cacheprovider", "--workers=2", "--record", "-rA"]
     env = {**os.environ, "PYTHONPATH": jobs.TESTS}
     done = subprocess.run(
         [sys.executable, *words, "--rootdir", str(tmp_path), str(tmp_path)],

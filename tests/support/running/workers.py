@@ -55,7 +55,7 @@ class Worker:
     """One fork, as the process that collected sees it."""
 
     def __init__(self, session: pytest.Session) -> None:
-        self.output = tempfile.TemporaryFile("w+")  # what faulthandler says when it is ended
+        self.output = tempfile.TemporaryFile("w+")  # noqa: SIM115  # what faulthandler says when it is ended
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         sys.stdout.flush()
         self.pid = os.fork()

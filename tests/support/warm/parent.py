@@ -82,9 +82,10 @@ def _connected(*modules: str) -> socket.socket:
             return ours
 
 
-def _serve(listener: socket.socket) -> dict[str, Any] | None:
-    """Fork for each order; in a child, returns what it is to run.  None: the test run is over."""
+def _serve(listener: socket.socket) -> tuple[Any, dict[str, Any]] | None:
+    """Fork for each order; in a child, returns the program and the order.  None: the test run is over."""
     from hocket.system.parent import die_with
+    from support.warm import program
 
     tests: list[socket.socket] = [listener.accept()[0]]
     with_parent = die_with(os.getpid())
@@ -113,8 +114,9 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
                 for each in [listener, *tests, *ends.values()]:
                     each.detach()
                 order: dict[str, Any] = json.loads(data)
+                ordered = program.parsed(order["words"], order["cwd"])
                 _place(order, fds)
-                return order
+                return ordered, order
             ends[pid] = socket.socket(fileno=fds[0])
             for each in fds[1:]:
                 os.close(each)
@@ -131,9 +133,9 @@ def _place(order: dict[str, Any], fds: list[int]) -> None:
     program.forget()
     if order["cores"] != sorted(os.sched_getaffinity(0)):
         os.sched_setaffinity(0, order["cores"])
+    os.chdir(order["cwd"])
     if order["host"]:
         _move(*order["host"], order["env"]["TMPDIR"])
-    os.chdir(order["cwd"])
 
 
 def _reap(ends: dict[int, socket.socket]) -> None:
@@ -182,4 +184,4 @@ if __name__ == "__main__":
     gc.freeze()  # each rank would look through all of it for garbage, at its end at least: half of a test run's time
     found = _serve(socket.socket(fileno=int(sys.argv[1])))
     if found is not None:
-        popen.become(found)
+        popen.become(*found)

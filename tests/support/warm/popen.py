@@ -43,7 +43,7 @@ is_warm = False
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
-    """As subprocess.Popen.  `host`: a network namespace, and the folder that is its TMPDIR there; `cores`: it may use."""
+    """As subprocess.Popen.  `host`: a network namespace, and the folder that is its TMPDIR there; `cores`: its own."""
 
     _told: socket.socket | None = None
 
@@ -155,11 +155,8 @@ def install() -> None:
     subprocess.Popen = Popen  # type: ignore[misc]
 
 
-def become(order: Mapping[str, Any]) -> NoReturn:
+def become(found: program.Program, order: Mapping[str, Any]) -> NoReturn:
     """In a fork of a warm parent, whose descriptors are set: be that program."""
     global is_warm
     is_warm = True
-    found = program.parsed(order["words"], order["cwd"])
-    assert found is not None
     program.run(found, order["env"], order["words"])
-

@@ -41,11 +41,13 @@ class Program(NamedTuple):
     how: str
     what: str
     arguments: list[str]
+    source: str = ""
+    """A script's, as it may not be seen from the host that it runs on."""
 
     def text(self, folder: str) -> str:
         """What tells which modules it wants: its words, and the scripts among them."""
-        texts = [self.what, *self.arguments]
-        for word in texts[:]:
+        texts = [self.what, *self.arguments, self.source]
+        for word in self.arguments:
             path = os.path.join(folder, word)
             if word.endswith(".py") and os.path.isfile(path):
                 with open(path, encoding="utf-8", errors="replace") as file:
@@ -62,8 +64,12 @@ def parsed(words: Sequence[str], folder: str | os.PathLike[str] | None) -> Progr
         rest = rest[1 + (rest[0] == "-X") :]
     if len(rest) > 1 and rest[0] == "-c" or rest[:1] == ["-m"] and rest[1].partition(".")[0] in ("hocket", "torch"):
         return Program(rest[0], rest[1], rest[2:])
-    is_script = rest and not rest[0].startswith("-") and os.path.isfile(os.path.join(folder or "", rest[0]))
-    return Program("", rest[0], rest[1:]) if is_script else None
+    if not rest or rest[0].startswith("-"):
+        return None
+    path = os.path.join(folder or "", rest[0])
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
+        return Program("", rest[0], rest[1:], file.read())
+    return None
 
 
 def allowed(env: Mapping[str, str], here: Mapping[str, str]) -> bool:
@@ -134,9 +140,7 @@ def _run(program: Program) -> None:
         return
     sys.argv[:] = [program.what, *program.arguments]
     main.__file__ = program.what
-    with open(program.what, encoding="utf-8") as file:
-        text = file.read()
-    exec(compile(text, program.what, "exec"), vars(main))
+    exec(compile(program.source, program.what, "exec"), vars(main))
 
 
 def _forget_module(name: str) -> None:
@@ -160,7 +164,8 @@ def _streams(unbuffered: bool) -> None:
     for fd, name, errors in ((0, "stdin", "strict"), (1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
         text: io.TextIOWrapper | None = None
         with contextlib.suppress(OSError):  # a closed one is None, as in Python
-            raw = open(fd, "wb" if fd else "rb", buffering=0 if fd and unbuffered else -1, closefd=False)
+            mode, size = ("wb", 0 if unbuffered else -1) if fd else ("rb", -1)
+            raw = open(fd, mode, size, closefd=False)  # noqa: SIM115
             lines = fd == 2 or raw.isatty()
             text = io.TextIOWrapper(raw, "utf-8", errors, line_buffering=lines, write_through=fd > 0 and unbuffered)
         setattr(sys, name, text)
