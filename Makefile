@@ -65,7 +65,7 @@ test-pythons:
 
 # torch's own suite at 2, 3 and 4 ranks, and twelve elastic restarts: 8 minutes.
 test-torch-suite: $(VENV)/test.stamp
-	TORCH_SUITE_SIZES=2,3,4 TORCH_RESTARTS=12 $(PYTEST) \
+	TORCH_SUITE_SIZES=2,3,4 TORCH_RESTARTS=12 $(PYTEST) -m more \
 		tests/frameworks/torch/test_suite.py tests/frameworks/torch/test_restarts.py
 
 # Lightning, accelerate, transformers' Trainer, DeepSpeed, torchft, Ray, Dask, Spark (which needs Java), JAX, LightGBM,

@@ -69,6 +69,7 @@ class Sites:
             each.wait()
 
 
+@pytest.mark.more
 @pytest.mark.timeout(300)
 def test_a_site_is_lost_and_found_again(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:

@@ -56,6 +56,7 @@ def test_signs_of_a_momentum_are_enough() -> None:
     assert int(kilobytes[1]) < 0.35 * int(kilobytes[0])
 
 
+@pytest.mark.more
 def test_three_ways_to_train_one_network_are_one() -> None:
     """Data parallel, model and data parallel, and servers of parts: alike, but for rounding."""
     out = run("mariana", 4)

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from support.worlds import PATH
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "survive.py"
@@ -20,6 +22,7 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.more
 def test_the_example_goes_on_when_a_rank_is_killed(tmp_path: pathlib.Path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")} | {"PYTHONPATH": PATH}
     options = ["-n", "3", "--no-fork", "--elastic", "--least", "2", "--most", "3"]

@@ -36,6 +36,7 @@ print(f"finished in attempt {attempt}")
 """
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("turn", range(TIMES))
 def test_a_killed_rank_costs_one_restart(turn: int, tmp_path: pathlib.Path) -> None:
     script = tmp_path / "training.py"

@@ -1,5 +1,5 @@
 """torch's own suite on hocket: what Gloo or MPI pass there passes.  All of it, at 2, 3 and 4 ranks: `make
-test-torch-suite`; here only its all_to_all, as the rest takes minutes."""
+test-torch-suite`; its all_to_all alone: `make test-more`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ PASSED = {("gloo", 2): 88, ("gloo", 3): 107, ("gloo", 4): 110, ("mpi", 2): 9, ("
 """Of the 122 in names.txt: as Gloo 110, of which 3 need 4 ranks and 19 others 3; as MPI those of all_to_all."""
 
 
+@pytest.mark.more
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("name", "size"), RUNS)
 def test_everything_passes(name: str, size: int) -> None:

@@ -98,12 +98,13 @@ def test_laws_between_two_ranks(mpi: str) -> None:
     assert code == 0 and out.count("kept") == 2, out
 
 
+@pytest.mark.more  # those between two ranks are the same
 def test_laws_within_a_process() -> None:
     code, out = start("mpich", 1, "laws.py", "alone")
     assert code == 0 and out.count("kept") == 1, out
 
 
-@others_more("mpich", "impi")
+@others_more("mpich")
 def test_three_ranks_have_the_bits_of_another_transport(mpi: str) -> None:
     fine(mpi, 3, "bits")
 
@@ -135,12 +136,12 @@ def test_a_rank_that_does_not_come(mpi: str) -> None:
 
 
 @others_more("mpich")
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [LEVELS[0], pytest.param(LEVELS[1], marks=pytest.mark.more), LEVELS[2]])
 def test_thread_levels(mpi: str, level: str) -> None:
     fine(mpi, 2, "levels", MPI4PY_RC_THREAD_LEVEL=level)
 
 
-@pytest.mark.parametrize("mpi", SURVIVE)
+@pytest.mark.parametrize("mpi", ["impi", pytest.param("openmpi", marks=pytest.mark.more)])
 def test_a_killed_rank_is_named(mpi: str, tmp_path: Path) -> None:
     code, out = start(mpi, 3, "jobs.py", "lost", str(tmp_path), options=SURVIVE[mpi])
     assert {each.name for each in tmp_path.iterdir()} == {"fine0", "fine2"}, f"ended with {code}:\n{out}"
