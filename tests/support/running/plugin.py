@@ -42,6 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = wanted
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.getoption("record"):
-        session.config.pluginmanager.get_plugin("record").write(whole=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    came_to_its_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if session.config.getoption("record") and came_to_its_end:
+        session.config.pluginmanager.get_plugin("record").write()

@@ -52,6 +52,7 @@ class Record:
         self.lines = {name: Line(*line) for name, line in read.items()}
         self._seen: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
         self._words: dict[str, list[str]] = {}
+        self._deselected: set[str] = set()
 
     # --- what a run asks
 
@@ -90,14 +91,23 @@ class Record:
         for item in session.items:
             self._words.setdefault(function(item.nodeid), words_of(item))
 
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        self._deselected.update(function(item.nodeid) for item in items)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         seen = self._seen[function(report.nodeid)]
         for i, each in enumerate(getattr(report, "cost", [])):
             seen[i] += each
 
-    def write(self, whole: bool) -> None:
-        """Keep what has moved.  `whole`: every test has run, so what was not seen is gone."""
-        lines = {name: line for name, line in self.lines.items() if name in self._seen or not whole}
+    def write(self) -> None:
+        """Keep what has moved.  What is not there any more goes: of a file that has run, and a file."""
+        ran = {name.partition("::")[0] for name in self._seen}
+        lines: dict[str, Line] = {}
+        for name, line in self.lines.items():
+            file = name.partition("::")[0]
+            left = file not in ran and (self.path.parents[1] / file).exists()
+            if left or name in self._seen or name in self._deselected:
+                lines[name] = line
         for name, (cpu, wall, starts) in self._seen.items():
             new = Line(round(cpu, 2), round(wall, 2), int(starts), self._words.get(name, []))
             if name not in lines or moved(lines[name], new):

@@ -175,8 +175,10 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(here)))  # where `support` is
     for module in sys.argv[2:]:
         __import__(module)
+    from hocket.transports import registry
     from support.warm import popen, program
 
+    registry.load()  # looks at all packages, once
     del sys.path[0]
     program.base_path[:] = sys.path
     popen.install()
