@@ -6,7 +6,6 @@ import contextlib
 import pathlib
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,15 +16,16 @@ from support.leftovers import listening
 
 FLOODER = pathlib.Path(__file__).parents[1] / "support" / "flooding.py"
 RATE = 5000
-SECONDS = 2.0
+SECONDS = 1.5
 
 
 @contextlib.contextmanager
 def flooded(port: int, kind: str) -> Iterator[None]:
-    """Something floods this port inside the block, and for SECONDS at most."""
+    """Something floods this port from the beginning of the block, and for SECONDS at most."""
     words = [sys.executable, str(FLOODER), "127.0.0.1", str(port), str(RATE), str(SECONDS), kind]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
+            assert process.stdout and process.stdout.readline() == "begun\n"
             yield
             made = int(process.communicate(timeout=SECONDS + 10)[0])
             assert made > RATE * SECONDS / 8, "this machine is too busy to flood anything"
@@ -51,17 +51,15 @@ def lanes():
         other.allreduce(x, timeout=8)
     return time.perf_counter() - begun
 lanes()
-quiet, before = calls(0.5), faulty.count()
+quiet, before = calls(0.3), faulty.count()
 ready()
 await_file("flood")
-time.sleep(0.3)
 opened, loud = [], []
 for _ in range(3):
     opened.append(lanes())
-    loud += calls(0.3)
+    loud += calls(0.2)
 during = faulty.count()
 await_file("over")
-time.sleep(0.5)
 after = faulty.count(before)
 say(opened=max(opened), quiet=quiet[len(quiet) // 2], loud=sorted(loud)[len(loud) // 2],
     fds=[each["fds"] for each in (before, during, after)], rss=[each["rss"] for each in (before, during, after)])
@@ -104,7 +102,6 @@ def test_a_rank_joins_in_a_flood(kind: str, tmp_path: pathlib.Path) -> None:
     with job(2, JOIN, tmp_path, {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{port}"}) as run:
         wait_for(lambda: port in listening([run.processes[0].pid]), 20, "the coordinator")
         with flooded(port, kind):
-            time.sleep(0.5)
             (tmp_path / "signs" / "go").touch()
             told = facts(run.wait(60)[1])
     assert told["joined"] < 3.0

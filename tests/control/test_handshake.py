@@ -224,16 +224,16 @@ def test_connect_waits_for_a_server_that_comes_later(tmp_path):
 
 def test_who_waits_for_a_stopped_server_looks_meanwhile_whether_to_go_on():
     """Its system takes the connection; nothing more comes."""
-    began = time.monotonic()
+    looks = []
 
     def look():
-        if time.monotonic() - began > 0.5:
+        looks.append(1)
+        if len(looks) > 3:
             raise KeyError("enough")
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(KeyError, match="enough"):
             connect(("tcp", *silent.getsockname()), KEY, ME, 5, look)
-        assert time.monotonic() - began < 1.5
         with pytest.raises(TransportError, match="ETIMEDOUT.*tried for 0.3 s"):
             connect(("tcp", *silent.getsockname()), KEY, ME, 0.3)
 
@@ -245,7 +245,8 @@ def test_a_refused_connection_names_the_address_the_errno_and_a_hint():
     start = time.monotonic()
     with pytest.raises(TransportError, match=rf"tcp:127.0.0.1:{port}.*ECONNREFUSED.*nothing listens") as caught:
         connect(("tcp", "127.0.0.1", port), KEY, ME, 0.3)
-    assert 0.2 < time.monotonic() - start < 5 and "0.3 s" in str(caught.value)
+    waited = time.monotonic() - start
+    assert waited > 0.2 and "0.3 s" in str(caught.value)
 
 
 def test_an_unknown_host_is_named():
@@ -254,15 +255,13 @@ def test_an_unknown_host_is_named():
 
 
 def test_wrong_key_is_told_at_once():
-    seen = []
+    """By the first conversation; nobody answers a second one."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
-        serve(sock, b"other key of the job", seen)
-        start = time.monotonic()
+        serve(sock, b"other key of the job", [], conversations=1)
         with pytest.raises(AuthError, match="HOCKET_SECRET differs"):
             connect(("tcp", "127.0.0.1", sock.getsockname()[1]), KEY, ME, 10)
-        assert time.monotonic() - start < 5
 
 
 def test_a_server_that_says_nothing_costs_only_the_timeout_and_no_descriptor():
@@ -270,8 +269,8 @@ def test_a_server_that_says_nothing_costs_only_the_timeout_and_no_descriptor():
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         before = descriptors()
-        start = time.monotonic()
+        looks = []  # each LOOK, a tenth of a second
         with pytest.raises(TransportError, match=r"tcp:127.0.0.1:\d+ -> tcp:127.0.0.1:\d+: the handshake.*ETIMEDOUT"):
-            connect(("tcp", "127.0.0.1", sock.getsockname()[1]), KEY, ME, 0.4)
-        assert time.monotonic() - start < 5
+            connect(("tcp", "127.0.0.1", sock.getsockname()[1]), KEY, ME, 0.4, lambda: looks.append(1))
+        assert len(looks) < 15
         assert descriptors() <= before

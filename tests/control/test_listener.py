@@ -143,23 +143,25 @@ def test_open_and_close_leave_no_descriptor(got):
 
 
 FORK = """
-import os, socket, sys, time
+import os, socket, sys, threading, time
 from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor
 reactor = Reactor()
 listener = Listener(reactor, ("unix", sys.argv[1]), None, lambda sock, hello: None)
 mine, theirs = socket.socketpair()
 reactor.add(mine, lambda: None)
-time.sleep(0.1)
+begun = threading.Event(); reactor.soon(begun.set); begun.wait()
+done, says = os.pipe()
 child = os.fork()
 if child == 0:
     listener.close(); reactor.close(); reactor.soon(lambda: None)   # inert: nothing happens, nothing is removed
-    time.sleep(3)
+    os.write(says, b"x")
+    time.sleep(20)
     os._exit(0)
-time.sleep(0.2)
+os.read(done, 1)
 assert os.path.exists(sys.argv[1]), "the child removed the parent's path"
 reactor.remove(mine, close=True)
-theirs.settimeout(1)
+theirs.settimeout(5)
 assert theirs.recv(1) == b"", "the child's copy kept the connection open"
 os.kill(child, 9); os.waitpid(child, 0)
 listener.close()

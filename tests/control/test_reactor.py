@@ -13,12 +13,14 @@ def test_reactor_survives_a_failing_callback_and_keeps_time(reactor, caplog):
         start = time.monotonic()
         reactor.later(0.2, lambda: ran.append(("late", time.monotonic() - start)))
         reactor.later(0.1, lambda: ran.append(("early", time.monotonic() - start)))
-        wait_for(lambda: len(ran) == 2)
+        reactor.later(60, lambda: ran.append(("much later", 60)))
+        wait_for(lambda: len(ran) == 2, 5)
     assert "ZeroDivisionError" in caplog.text
-    assert [name for name, _ in ran] == ["early", "late"] and 0.2 <= ran[1][1] < 0.5
+    assert [name for name, _ in ran] == ["early", "late"] and ran[1][1] >= 0.2
 
 
 def test_reactor_sleeps(reactor):
-    used = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - used < 0.05
+    before = time.process_time()
+    time.sleep(0.3)
+    used = time.process_time() - before
+    assert used < 0.03

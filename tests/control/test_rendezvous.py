@@ -37,13 +37,11 @@ def test_all_meet_exchange_and_leave(start, unix, ports, transport):
     assert not os.path.exists(unix[1]), "the coordinator still listens"
     for round_ in range(3):
         exchanged(ranks, round_)
-    began = time.monotonic()
     for rank in ranks:
         rank.tell("close")
     for rank in ranks:
-        rank.hear("done")
+        rank.hear("done", 1.5)
         rank.silent("lost", 0.05)
-    assert time.monotonic() - began < 1.5
     assert rank.process.poll() is None
 
 
@@ -62,8 +60,8 @@ def test_missing_ranks_are_named_on_all_who_came(start, unix):
 
 
 def test_a_member_whose_time_is_over_first_names_them_too(start, unix):
-    coordinator = start.one(0, 3, unix, timeout=2.0)
-    told = start.one(2, 3, unix, timeout=1.0).hear("error")
+    coordinator = start.one(0, 3, unix, timeout=1.4)
+    told = start.one(2, 3, unix, timeout=0.7).hear("error")
     assert told["error"] == "TimeoutError" and told["gone"] == [1]
     assert coordinator.hear("error")["gone"] == [1], "rank 2 had come"
 
@@ -78,7 +76,7 @@ def test_a_rank_that_gave_up_may_come_again(start, unix):
 def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
     """It is there again before it counts as dead."""
     monkeypatch.setattr(coordinator, "AGAIN", 2.0)
-    sessions, cut = {}, []
+    sessions, cut, again = {}, [], threading.Event()
 
     def member(rank):
         sessions[rank] = rendezvous.join(Identity(rank, 3, "j", None), Where(unix), 8)
@@ -91,12 +89,14 @@ def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
             if rank == 1 and not cut:
                 cut.append(self)
                 reactor.later(0.2, lambda: sock.shutdown(socket.SHUT_RDWR))
+            elif rank == 1:
+                again.set()
 
     monkeypatch.setattr(rendezvous, "LinkSession", Cut)
     ranks = [threading.Thread(target=member, args=(rank,)) for rank in range(3)]
     for rank in ranks[:2]:
         rank.start()
-    time.sleep(0.6)
+    assert again.wait(10)
     ranks[2].start()
     for rank in ranks:
         rank.join()
@@ -115,12 +115,10 @@ def test_a_rank_that_dies_while_the_others_meet_is_named_at_once(start, unix, po
         rank.hear("there", 20.0)
     time.sleep(0.3)  # the coordinator may not have read who it is
     ranks[dead].process.kill()
-    began = time.monotonic()
     for rank in ranks:
         if rank.rank != dead:
-            told = rank.hear("error")
+            told = rank.hear("error", 3.0)  # 0.4 to 0.6 s are waited
             assert told["error"] == "PeerLostError" and told["gone"] == [dead], told
-    assert time.monotonic() - began < 1.5  # on a busy machine; 0.4 to 0.6 s are waited
 
 
 def test_no_rank_0_at_all(start, unix):
@@ -222,7 +220,7 @@ def test_strangers_on_the_candidate_ports_do_not_confuse(start, ports):
                     conn.close()
 
         threading.Thread(target=serve, daemon=True).start()
-        ranks = start(3, ("tcp", "127.0.0.1", ports), key=KEY)
+        ranks = start(3, ("tcp", "127.0.0.1", ports), key=KEY, limits=[("rendezvous", "KNOCK", 0.3)])
         exchanged(ranks, 0)
         web.shutdown(socket.SHUT_RDWR)
 

@@ -19,15 +19,13 @@ def fault(comm="world", ranks=(0, 1, 2), **more):
 def test_a_killed_member_is_told_to_all_at_once(start, unix):
     ranks = start(4, unix)
     ranks[3].tell("exchange", "I wait", 30)
-    time.sleep(0.1)
-    began = time.monotonic()
+    assert ranks[3].hear("calls") == "exchange"
     ranks[2].process.kill()
     for rank in (ranks[0], ranks[1], ranks[3]):
-        lost = rank.hear("lost")
+        lost = rank.hear("lost", 2)
         assert lost["rank"] == 2 and lost["lost"] == [2] and "process ended" in lost["how"]
-    told = ranks[3].hear("error")
+    told = ranks[3].hear("error", 2)
     assert told["error"] == "PeerLostError" and told["gone"] == [2]
-    assert time.monotonic() - began < 2
     ranks[1].process.kill()
     lost = ranks[0].hear("lost")
     assert lost["lost"] == [1, 2] and lost["rank"] == 1
@@ -37,16 +35,14 @@ def test_a_killed_member_is_told_to_all_at_once(start, unix):
 def test_a_killed_rank_0_is_noticed_by_each(start, unix, ports, transport):
     address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
     ranks = start(3, address, key=key)
-    began = time.monotonic()
     ranks[0].process.kill()
     for rank in ranks[1:]:
-        assert rank.hear("lost")["lost"] == [0]
+        assert rank.hear("lost", 2)["lost"] == [0]
         rank.tell("exchange", 1, 5)
-        told = rank.hear("error")
+        told = rank.hear("error", 2)
         assert told["error"] == "PeerLostError" and told["gone"] == [0]
         rank.tell("close")
-        rank.hear("done")
-    assert time.monotonic() - began < 1.5
+        rank.hear("done", 2)
 
 
 def test_a_killed_rank_is_noticed_though_its_forked_child_lives(start, unix):
@@ -61,7 +57,7 @@ def test_a_killed_rank_is_noticed_though_its_forked_child_lives(start, unix):
 
 
 def test_leaving_is_not_dying(start, unix):
-    ranks = start(3, unix)
+    ranks = start(3, unix, limits=[("session", "LAST_OUT", 0.8)])
     ranks[1].tell("close")
     ranks[1].hear("done")
     ranks[1].process.kill()
@@ -69,7 +65,7 @@ def test_leaving_is_not_dying(start, unix):
         assert rank.hear("left") == 1
     ranks[0].tell("close")  # waits for rank 2, whose process has not said goodbye, and leaves without it
     assert ranks[2].hear("left") == 0
-    ranks[0].silent("done", 1.0)
+    ranks[0].silent("done", 0.4)
     ranks[0].hear("done", 2.5)
     ranks[0].process.kill()
     ranks[2].silent("lost")
@@ -78,13 +74,11 @@ def test_leaving_is_not_dying(start, unix):
 
 
 def test_rank_0_waits_for_late_goodbyes(start, unix):
-    ranks = start(2, unix)
+    ranks = start(2, unix, limits=[("session", "LAST_OUT", 60.0)])
     ranks[0].tell("close")
-    time.sleep(0.5)
+    ranks[0].silent("done", 0.2)
     ranks[1].tell("close")
-    began = time.monotonic()
-    ranks[0].hear("done")
-    assert time.monotonic() - began < 1.9
+    ranks[0].hear("done", 5)
     ranks[1].silent("lost", 0.1)
 
 
@@ -138,29 +132,25 @@ def test_a_stopped_process_gives_no_answer_and_is_not_lost(start, unix):
     began = time.monotonic()
     ranks[0].tell("report", fault())
     for rank in ranks[:2]:
-        verdict = rank.hear("verdict")
+        verdict = rank.hear("verdict", 2)
         assert verdict["kind"] == "timeout" and verdict["accounts"]["2"] == {"state": "no answer"}
         assert verdict["accounts"]["1"] == {"state": "idle", "seq": 1}
-    assert 0.3 < time.monotonic() - began < 1.5
+    waited = time.monotonic() - began
+    assert waited > 0.3
     ranks[2].process.send_signal(signal.SIGCONT)
     assert ranks[2].hear("verdict")["by"] == 0
 
 
 def test_the_lost_and_the_left_are_not_waited_for(start, unix):
-    ranks = start(4, unix)
+    ranks = start(4, unix, limits=[("protocol.faults", "GATHER", 60.0)])
     ranks[2].process.kill()
     ranks[3].tell("close")
     for rank in ranks[:2]:
         rank.hear("lost")
         rank.hear("left")
-    took = []
-    for name in "abc":
-        began = time.monotonic()
-        ranks[0].tell("report", fault(comm=name, ranks=range(4)))
-        accounts = ranks[1].hear("verdict", 2)["accounts"]
-        took.append(time.monotonic() - began)
-        assert accounts["2"] == {"state": "lost"} and accounts["3"] == {"state": "left"}
-    assert min(took) < 0.3
+    ranks[0].tell("report", fault(ranks=range(4)))
+    accounts = ranks[1].hear("verdict", 5)["accounts"]
+    assert accounts["2"] == {"state": "lost"} and accounts["3"] == {"state": "left"}
 
 
 def test_two_that_wait_for_different_things_are_a_mismatch(start, unix):

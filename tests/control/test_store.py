@@ -57,13 +57,13 @@ def test_ranks_meet(env: dict[str, str], tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("what", ["junk", "nobody", "stranger", "nothing"])
 def test_an_old_note_is_no_obstacle(what: str, tmp_path: pathlib.Path) -> None:
-    """Nobody is there any more, or somebody else who is not of this job; rank 0 comes half a second later."""
+    """Nobody is there any more, or somebody else who is not of this job; rank 0 comes a little later."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1] if what == "stranger" else 1
         old = {"job": "old", "key": "00" * 32, "addresses": [["unix", "/nowhere"], ["tcp", "127.0.0.1", port]]}
         text = {"junk": '{"job": 3, "key": []}', "nothing": ""}.get(what, json.dumps(old))
         (tmp_path / NOTE).write_text(text)
-        meet(tmp_path, LATE="0.5")
+        meet(tmp_path, LATE="0.3")
 
 
 class Nothing:
@@ -100,7 +100,7 @@ role = os.environ["HOCKET_RANK"]
 if role == "0":  # without the secret, but it can write the store: the coordinator and the key are its own
     os.environ.pop("HOCKET_SECRET")
 try:
-    comm = hocket.init(int(role), 2, store=Files(), timeout=3)
+    comm = hocket.init(int(role), 2, store=Files(), timeout=1)
     comm.send(np.ones(4), 1 - comm.rank)
     print("joined")
 except hocket.Error as why:

@@ -77,10 +77,11 @@ def test_a_run_of_the_scheduler_tells_its_gradients_and_calls(tmp_path: pathlib.
     with hocket.local_world(2) as world:
         world.run(lambda comm: trained(comm, path))
     found = find(read(path))
-    rank, events, own, took = _events(found)
+    rank, events, own, spent = _events(found)
     step = [("last", 16_000_000), ("first", 1_600_000), ("first", 0), ("last", 0)]
     assert [(event.name, event.nbytes) for event in events] == 3 * step and own == "fifo"
-    assert all(event.computed >= 0.02 for event in events[1:2]) and took > 0.2
+    assert all(event.computed >= 0.02 for event in events[1:2])
+    assert spent > 0.175, "nine times it slept after the first"
     assert _rate(found, rank, events) > 1e6
 
 

@@ -11,11 +11,13 @@ import time
 import pytest
 
 RANK = """
-import json, os, sys, threading, time
+import importlib, json, os, sys, threading, time
 from hocket.control import rendezvous
 from hocket.control.protocol.messages import Fault, Left, Lost, Stuck, Verdict
 spec = json.loads(sys.argv[1])
 rendezvous.Meet.patience = spec["wrong_key"]
+for module, name, seconds in spec["limits"]:
+    setattr(importlib.import_module("hocket.control." + module), name, seconds)
 lock = threading.Lock()
 def tell(**what):
     with lock:
@@ -62,6 +64,7 @@ for line in sys.stdin:
     elif command == "say":  # these very words, whatever they are
         tell(**attempt(session._link.send, args[0]))
     else:
+        tell(calls=command)
         tell(**attempt(getattr(session, command), *args))
 """
 
@@ -70,11 +73,12 @@ class Rank:
     """One process that joins and then does what it is told; `hear(kind)` is the next thing of that kind it tells.
 
     "there": it has found the coordinator, or is it.  "joined": so have all.  "error": what was raised instead.
+    limits: seconds of its process that differ, as (module in control/, name, seconds).
     """
 
-    def __init__(self, rank, size, address, key=None, timeout=10.0, job="job", wrong_key=5.0):
+    def __init__(self, rank, size, address, key=None, timeout=10.0, job="job", wrong_key=5.0, limits=()):
         spec = {"rank": rank, "size": size, "address": address, "key": key and key.hex(), "job": job}
-        spec |= {"timeout": timeout, "wrong_key": wrong_key}
+        spec |= {"timeout": timeout, "wrong_key": wrong_key, "limits": list(limits)}
         self.rank, self.told, self.kept = rank, queue.Queue(), []
         self.process = subprocess.Popen(
             [sys.executable, "-c", RANK, json.dumps(spec)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

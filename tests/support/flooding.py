@@ -1,4 +1,6 @@
-"""A stranger that floods a port: python flooding.py ADDRESS PORT RATE SECONDS KIND; tells how many connections it made.
+"""A stranger that floods a port: python flooding.py ADDRESS PORT RATE SECONDS KIND.
+
+It says that it has begun, and how many connections it made.
 
 silent: they say nothing until they are closed, 0.3 s later; hello: a whole hello of another key; closed: at once.
 """
@@ -42,6 +44,8 @@ def flood(place: tuple[str, int], rate: float, seconds: float, kind: str) -> int
             time.sleep(0.0005)
             continue
         made += 1
+        if made == 200:
+            print("begun", flush=True)
         sock = knock(place, made)
         if sock is None:
             continue

@@ -11,20 +11,19 @@ from hocket.collectives.communicator.communicator import Communicator
 
 SIZES = {f"layer{i}": n for i, n in enumerate([1, 10, 0, 1000, 20_000, 100_000, 7, 300_000, 5])}
 
+PATTERN = np.arange(max(SIZES.values()), dtype=np.float32) % 50
+
 
 def gradients(comm: Communicator, step: int) -> dict[str, Any]:
     """Small whole numbers, whose averages over 1, 2 or 4 ranks are exact."""
-    return {name: np.arange(n, dtype=np.float32) % 50 * (comm.rank + 1) + step for name, n in SIZES.items()}
+    return {name: PATTERN[:n] * (comm.rank + 1) + step for name, n in SIZES.items()}
 
 
 def averages(comm: Communicator, step: int, ranks: int | None = None) -> dict[str, Any]:
     """Of the first `ranks` ranks' gradients, and zeros of the others."""
     count = comm.size if ranks is None else ranks
-    total = {name: np.zeros(n, np.float32) for name, n in SIZES.items()}
-    for rank in range(count):
-        for name, n in SIZES.items():
-            total[name] += np.arange(n, dtype=np.float32) % 50 * (rank + 1) + step
-    return {name: each / np.float32(comm.size) for name, each in total.items()}
+    total = PATTERN * sum(range(1, count + 1)) + count * step
+    return {name: total[:n] / np.float32(comm.size) for name, n in SIZES.items()}
 
 
 def raised(call: Callable[[], object], kinds: type[BaseException] | tuple[type[BaseException], ...]) -> str:

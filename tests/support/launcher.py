@@ -7,9 +7,18 @@ import pty
 import re
 import sys
 import termios
+import time
 
 TIMES = int(os.environ.get("LAUNCHER_TIMES", "1"))  # of each way to fail: races show in twenty
 RUN = [sys.executable, "-c", "import sys; from hocket.tools.run import main; sys.exit(main(sys.argv[1:]))"]
+
+
+def limited(**limits):
+    """The command, with other seconds of tools/run.py's."""
+    lines = "".join(f"run.{name} = {seconds}; " for name, seconds in limits.items())
+    return [sys.executable, "-c", f"import sys; from hocket.tools import run; {lines}sys.exit(run.main(sys.argv[1:]))"]
+
+
 # Every rank says its pid on a line "pid N", so that the tests can look whether it is still there.
 START = "import os, sys, time, signal; rank = int(os.environ['HOCKET_RANK']); print('pid', os.getpid());"
 
@@ -27,6 +36,13 @@ def alive(pid):
 
 def pids(text):
     return [int(found) for found in re.findall(r"pid (\d+)", text)]
+
+
+def until_dead(numbers, seconds=5):
+    end = time.monotonic() + seconds
+    while any(map(alive, numbers)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def until_lines(process, count):

@@ -11,6 +11,7 @@ import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job import local_world
 from support import jobs
+from support.warm import parent
 
 PATH = os.pathsep.join([jobs.SOURCES, jobs.TESTS])
 """Where a rank's process finds hocket and these files."""
@@ -46,8 +47,9 @@ def spread(
         return
     names = ", ".join(program.__name__ for program in several)
     source = RANK.format(module=_module(several[0]), names=names, transport=transport)
-    if "import torch" in inspect.getsource(inspect.getmodule(several[0]) or several[0]):
-        source = f"import torch\n{source}"  # so that the rank is forked from a process that has it
+    text = inspect.getsource(inspect.getmodule(several[0]) or several[0])
+    if "import torch" in text:  # the rank shall be forked from a process that has what the file imports
+        source = f"import torch  # {' '.join(word for word in parent.NEED_DDP if word in text)}\n{source}"
     jobs.run(size, source, seconds, PYTHONPATH=path_to(inspect.getfile(several[0])), **env)
 
 

@@ -7,20 +7,23 @@ import tempfile
 
 import pytest
 
-from support.launcher import RUN
+from support.launcher import RUN, limited
 
 
 @pytest.fixture
 def run(tmp_path):
-    """run(n, program, ...) is a finished run; run.start an unfinished one.  Afterwards nothing must be left."""
+    """run(n, program, ...) is a finished run; run.start an unfinished one.  Afterwards nothing must be left.
+
+    limits: seconds of tools/run.py that differ.
+    """
     tmp = tempfile.mkdtemp(prefix="hk-", dir="/tmp")  # short: a long one would not be used
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")}
     env["TMPDIR"] = tmp
     started = []
 
-    def start(n, program, *options, **kw):
+    def start(n, program, *options, limits=None, **kw):
         (tmp_path / "program.py").write_text(program)
-        command = [*RUN, "-n", str(n), *options, str(tmp_path / "program.py")]
+        command = [*(limited(**limits) if limits else RUN), "-n", str(n), *options, str(tmp_path / "program.py")]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": env}
         started.append(subprocess.Popen(command, text=True, **{**pipes, **kw}))
         return started[-1]

@@ -3,7 +3,6 @@
 import os
 import re
 import tempfile
-import time
 
 import pytest
 
@@ -13,14 +12,15 @@ from support.launcher import START, TIMES, alive, pids
 
 
 def test_the_first_failure_ends_the_job(run):
-    began = time.monotonic()
     code, out, err = run(3, START + """
 if rank == 1:
-    time.sleep(0.3)
+    while not all(os.path.exists(f"{__file__}.{other}") for other in (0, 2)):
+        time.sleep(0.01)
     sys.exit(7)
+open(f"{__file__}.{rank}", "w").close()
 time.sleep(60)
 """, "--timeout-grace", "0.3")
-    assert code == 7 and time.monotonic() - began < 10
+    assert code == 7
     assert re.search(r"hocket run: rank 1 \(pid \d+\) ended with exit code 7", err) and err.count("hocket run:") == 1
     assert len(pids(out)) == 3 and not any(map(alive, pids(out)))
 
@@ -134,21 +134,20 @@ def test_what_is_wrong_at_the_end_is_printed_once(run):
 
 def test_each_survivor_reports_a_dead_rank_once(run):
     """It dies before their call or in it: one error, which no other one caused."""
-    code, _, err = run(3, FAILS.replace("HOW", "if comm.rank == 1: os.abort()\nelse: time.sleep(0.3 * comm.rank)"))
+    code, _, err = run(3, FAILS.replace("HOW", "if comm.rank == 1: os.abort()\nelse: time.sleep(0.15 * comm.rank)"))
     assert code == 134 and err.count("PeerLostError: rank 1 is gone") == err.count("Traceback") == 2, err
 
 
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_rank_that_ended_well_and_is_waited_for_is_named(run, gone):
     """It never came to init, as the launcher knows."""
-    began = time.monotonic()
     code, out, err = run(3, START + """
 if rank == GONE:
     sys.exit(0)
 import hocket
-hocket.init()
-""".replace("GONE", str(gone)))
-    assert code == 1 and time.monotonic() - began < 20
+hocket.init(timeout=60)
+""".replace("GONE", str(gone)), limits={"MEET": 0.5})
+    assert code == 1
     assert re.search(rf"rank {gone} \(pid \d+\) ended with exit code 0, and others wait for it in hocket.init", err)
     assert not any(map(alive, pids(out)))
 
@@ -158,6 +157,6 @@ def test_ranks_need_not_end_together(run):
     code, out, err = run(3, START + """
 if rank == 1:
     sys.exit(0)
-time.sleep(3)
-""")
+time.sleep(1)
+""", limits={"MEET": 0.3, "JUDGE": 0.3})
     assert (code, err) == (0, "")

@@ -55,7 +55,8 @@ def test_ranks_are_spread_and_the_cable_is_slow(run: Any) -> None:
 @pytest.mark.parametrize("how", ["interrupted", "a rank is killed", "it fails"])
 def test_nothing_is_left(how: str, run: Any) -> None:
     fails = "raise SystemExit(3)" if how == "it fails" else "time.sleep(60)"
-    process = run.start(2, f"import time, os\nprint(os.getpid(), flush=True)\n{fails}", "--hosts", "2", "--grace", "1")
+    process = run.start(2, f"import time, os\nprint(os.getpid(), flush=True)\n{fails}", "--hosts", "2", "--grace", "1",
+                        "--timeout-grace", "0.3")  # fmt: skip
     pids = [int(process.stdout.readline().split()[1]) for _ in range(2)]
     if how == "interrupted":
         assert len(left(process.pid)) == 3, "two hosts and their switch"
@@ -84,8 +85,9 @@ def test_a_killed_launcher_leaves_no_process_and_the_next_one_removes_its_hosts(
 
 @here
 def test_a_doctor_of_the_job(run: Any, tmp_path: pathlib.Path) -> None:
-    words = [*RUN, "-n", "2", "--hosts", "2", "--link", "40Mbit", "--", sys.executable, "-m", "hocket", "doctor"]
-    done = subprocess.run([*words, "--job", "--seconds", "1"], env=run.env, capture_output=True, text=True, timeout=60)
+    doctor = [sys.executable, "-m", "hocket", "doctor", "--job", "--seconds", "0.5"]
+    words = [*RUN, "-n", "2", "--hosts", "2", "--link", "40Mbit", "--", *doctor]
+    done = subprocess.run(words, env=run.env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "2 ranks on 2 hosts. All reach each other: between hosts over" in done.stdout
     assert "host1: rank 1" in done.stdout

@@ -72,20 +72,18 @@ WHERE = {
 
 @pytest.mark.parametrize("kind", WHERE)
 def test_the_rank_that_hangs_is_named(kind: str, tmp_path: Path) -> None:
-    with Job(3, RANK.format(kind=kind, place=str(tmp_path), seconds=3.0)) as job:
+    with Job(3, RANK.format(kind=kind, place=str(tmp_path), seconds=2.5)) as job:
         until = time.monotonic() + 30
         while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < until:
             time.sleep(0.02)
-        time.sleep(0.5)
-        looked = top.look()
+        name = (tmp_path / "0").read_text()
+        looked = _when_others_wait(name)
         shown, text = json.loads(json.dumps(top.as_json(looked))), top.as_text(looked)
-        until = time.monotonic() + 30
-        while any(job.processes[r].poll() is None for r in (0, 2)) and time.monotonic() < until:
-            time.sleep(0.05)
+        for rank in (0, 2):
+            job.processes[rank].wait(30)
         pid = job.processes[1].pid
         job.signal(1, signal.SIGKILL)
         ends = job.wait(20)
-    name = (tmp_path / "0").read_text()
     rows = {row["rank"]: row for row in shown["jobs"][name]}
     assert sorted(rows) == [0, 1, 2] and shown["held_up_by"][name] == [1], shown
     assert rows[1]["marks"] == {"step": 2} and rows[1]["pid"] == pid
@@ -103,6 +101,16 @@ def test_the_rank_that_hangs_is_named(kind: str, tmp_path: Path) -> None:
         content = Path(file).read_text()
         assert content.startswith("hocket: what 3 ranks did last"), content[:99]
         assert f"rank 1 of 3, pid {pid} on" in content, content[:999]
+
+
+def _when_others_wait(name: str) -> top.Jobs:
+    """What is seen as soon as ranks 0 and 2 of the job are inside a call, or after some looks."""
+    for _ in range(20):
+        looked = top.look()
+        if sum(any(one.inside for one in row.standings) for row in looked.jobs.get(name, [])) > 1:
+            break
+        time.sleep(0.05)
+    return looked
 
 
 ALONE = """

@@ -85,7 +85,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
 
     def _order(self, found: program.Program, place: dict[str, Any], fds: list[int]) -> None:
         spent.hear()
-        self._told, theirs = socket.socketpair()
+        self._told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a word is a packet
         order = {**place, "host": self._host, "cores": sorted(self._cores or os.sched_getaffinity(0))}
         with theirs:
             parent.connected(found.text(place["cwd"])).sendmsg(
