@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import hocket
 from support.warm.popen import Popen
+from support.warm.staying import Staying
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """Where a rank's process finds these files."""
@@ -51,6 +52,8 @@ class Job:
     """Words before the command of a rank."""
     hosts: Sequence[tuple[str, str]] = ()
     """Of each rank: its network namespace, and the folder that is its TMPDIR there.  They are told nothing of a job."""
+    stay: bool = False
+    """May its processes have run other programs before?  Not where they are what is tested."""
 
     def __enter__(self) -> Job:
         self.directory = tempfile.mkdtemp(prefix="hocket-test-")
@@ -75,7 +78,8 @@ class Job:
         host = self.hosts[rank] if self.hosts else ()
         pipe = subprocess.PIPE
         text = {"text": True, "errors": "replace"}
-        return Popen(command, env=env, stdout=pipe, stderr=pipe, start_new_session=True, host=host, **text)
+        popen = Staying if self.stay else Popen
+        return popen(command, env=env, stdout=pipe, stderr=pipe, start_new_session=True, host=host, **text)
 
     def wait(self, seconds: float = 60.0) -> list[Ended]:
         """Every rank's end; ranks still there after `seconds` are killed and the test fails."""
@@ -104,9 +108,9 @@ class Job:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def run(size: int, source: str, seconds: float = 60.0, **env: str) -> list[str]:
+def run(size: int, source: str, seconds: float = 60.0, stay: bool = True, **env: str) -> list[str]:
     """Run `source` on `size` ranks; all must end with 0.  What each printed."""
-    with Job(size, source, env=env) as job:
+    with Job(size, source, env=env, stay=stay) as job:
         ends = job.wait(seconds)
     for r, end in enumerate(ends):
         assert end.code == 0, f"rank {r} ended with {end.code}:\n{end.err}\n{end.out}"
