@@ -291,12 +291,13 @@ def explore(*programs: tuple[str, ...]) -> int:
 ACTIONS = ["dies", "leaves", "exchanges", "timeout", "exit", "left", "stuck a", "stuck b"]
 
 
-@pytest.mark.parametrize("one", ACTIONS)
+@pytest.mark.parametrize("one", ACTIONS[:-1])
 def test_two_ranks(one: str) -> None:
-    """Rank 0, which holds the coordinator, and another; or two others."""
-    states = sum(explore((one,), (other,), ()) for other in ACTIONS)
-    states += sum(explore((), (one,), (other,)) for other in ACTIONS[ACTIONS.index(one) :])
-    assert states > 300
+    """Rank 0, which holds the coordinator, and another; or two others.  "stuck b" is "stuck a", but beside it."""
+    others = ACTIONS if one == "stuck a" else ACTIONS[:-1]
+    states = sum(explore((one,), (other,), ()) for other in others)
+    states += sum(explore((), (one,), (other,)) for other in others[others.index(one) :])
+    assert states > 200
 
 
 @pytest.mark.parametrize(
@@ -304,7 +305,9 @@ def test_two_ranks(one: str) -> None:
     [
         pytest.param((("exchanges",), ("exchanges",), ("exchanges",)), id="all exchange"),
         pytest.param((("exchanges",), ("exchanges", "dies"), ("exchanges",)), id="one dies in an exchange"),
-        pytest.param((("timeout",), ("dies",), ("leaves",)), id="a time is over, one dies and one leaves"),
+        pytest.param(
+            (("timeout",), ("dies",), ("leaves",)), id="a time is over, one dies and one leaves", marks=pytest.mark.more
+        ),
         pytest.param((("leaves",), ("stuck a", "dies"), ("stuck b",)), id="two differ, one dies, rank 0 leaves"),
         pytest.param((("leaves", "dies"), (), ("timeout",)), id="rank 0 leaves and ends"),
         pytest.param((("joins",), ("joins", "dies"), ("joins",)), id="one dies while they meet"),
