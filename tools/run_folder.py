@@ -1,4 +1,4 @@
-"""The directory of one `hocket run`: its ranks' sockets and last words; and those that killed launchers have left."""
+"""The directory of one `hocket run` or pool: its ranks' sockets and last words; and what killed launchers have left."""
 
 from __future__ import annotations
 

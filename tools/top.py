@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from hocket.collectives.recording.processes import Found, recorders, without_one
@@ -67,9 +67,9 @@ def main(argv: Sequence[str]) -> int:
     return show()
 
 
-def look() -> Jobs:
-    """Look at all processes once."""
-    found = recorders()
+def look(among: Collection[int] | None = None) -> Jobs:
+    """Look at all processes once, or at these."""
+    found = recorders(among=among)
     by_job: dict[str, list[tuple[Recorded, Found]]] = {}
     for process in found:
         for part in process.parts:
@@ -80,7 +80,7 @@ def look() -> Jobs:
         for job, there in by_job.items()
     }
     held = {job: holding_up([part for part, _ in there]) for job, there in by_job.items()}
-    return Jobs(rows, held, without_one(found))
+    return Jobs(rows, held, without_one(found) if among is None else [])
 
 
 def _row(part: Recorded, process: Found) -> Rank:

@@ -327,6 +327,13 @@ def _interface(session: LinkSession, settings: Config) -> str:
     return session.local_address or loopback()
 
 
+def fail_all(error: BaseException) -> None:
+    """This rank fails with `error`: calls of the other ranks end, on whatever communicator they wait for it."""
+    for comm in list(_worlds):
+        for each in comm.world.present():
+            each.reporter.give_up(error)
+
+
 @atexit.register
 def _leave() -> None:
     """At exit: say goodbye, or what this rank died of."""
@@ -358,7 +365,12 @@ def _leave() -> None:
 
 
 def _forked() -> None:
-    """In a forked child the job is the parent's: calls are refused, and nothing of it is touched."""
+    """In a forked child the job is the parent's: calls are refused, and nothing of it is touched.
+
+    It may be a rank of another, with an environment of its own.
+    """
+    global _config
+    _config = None
     queued.forked()
     recorder.forked()
     for first in _worlds:

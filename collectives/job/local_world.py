@@ -129,8 +129,8 @@ class LocalWorld:
 
         self.comms = in_threads(start, range(size))
 
-    def run(self, function: Callable[..., Result], *args: Any) -> list[Result]:
-        """Call function(comm, *args) on every rank, each in its own thread.
+    def run(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> list[Result]:
+        """Call function(comm, *args, **kwargs) on every rank, each in its own thread.
 
         Returns the results by rank.  Raises the first error.
         """
@@ -141,7 +141,7 @@ class LocalWorld:
             comm.world.thread = threading.get_ident()
             with default.current(comm):
                 try:
-                    return function(comm, *args)
+                    return function(comm, *args, **kwargs)
                 except BaseException as error:
                     for each in comm.world.present():  # others may wait on any: a lane, a split
                         each.reporter.give_up(error)

@@ -53,9 +53,7 @@ def once(text: str, rank: int) -> str:
 
 def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     assert _before is not None
-    for each in _chain(error):
-        if isinstance(each, Error):
-            each.__traceback__ = _users(each.__traceback__)
+    leave_users_frames(error)
     if isinstance(error, Error):
         trace = error.__traceback__
         text = once(str(error), int(os.environ.get("HOCKET_RANK", "0")))
@@ -66,6 +64,13 @@ def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType 
                 print(f"{kind.__module__}.{kind.__qualname__}: {text}, at {here}", file=sys.stderr)
             return
     _before(kind, error, trace)
+
+
+def leave_users_frames(error: BaseException) -> None:
+    """Take hocket's own frames out of its errors in this chain."""
+    for each in _chain(error):
+        if isinstance(each, Error):
+            each.__traceback__ = _users(each.__traceback__)
 
 
 def _chain(error: BaseException) -> list[BaseException]:

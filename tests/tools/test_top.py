@@ -200,7 +200,7 @@ def test_a_newcomer_is_shown_behind_the_dead_rank_whose_place_it_took(monkeypatc
     def found(pid: int | None, state: str) -> Found:
         return Found(pid, state, [Recorded(Facts(1, 2, "job", pid or 8, "host", "boot", 0, 0, 0), {})])
 
-    monkeypatch.setattr(top, "recorders", lambda: [found(9, "running"), found(None, "dead")])
+    monkeypatch.setattr(top, "recorders", lambda among: [found(9, "running"), found(None, "dead")])
     monkeypatch.setattr(top, "without_one", lambda found: [])
     looked = top.look()
     assert [each.pid for each in looked.jobs["job"]] == [None, 9]
@@ -214,7 +214,7 @@ def test_the_command_prints_and_ends() -> None:
 
 
 def test_there_may_be_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top, "recorders", list)
+    monkeypatch.setattr(top, "recorders", lambda among: [])
     monkeypatch.setattr(top, "without_one", lambda found: [])
     assert top.as_text(top.look()).startswith("no jobs of this user")
 

@@ -24,6 +24,13 @@ def restless():
     sys.setswitchinterval(before)
 
 
+def test_run_passes_arguments_on() -> None:
+    def told(comm: Communicator, a: int, *, b: int) -> tuple[int, int, int]:
+        return comm.rank, a, b
+
+    assert hocket.local_world(2).run(told, 3, b=4) == [(0, 3, 4), (1, 3, 4)]
+
+
 def test_worlds_begin_and_end_side_by_side(restless) -> None:
     """Each looks at the others that are open; one that failed over a half-made one left its ranks waiting."""
     done: list[int] = []
