@@ -1,4 +1,4 @@
-"""README and the first steps: their examples, run by the command in their first line; README's length."""
+"""README, first steps, the page on tests: their examples, run by the command in their first line; README's length."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ import pytest
 from support import ports
 
 ROOT = pathlib.Path(__file__).parents[1]
-README, START = ((ROOT / page).read_text() for page in ("README.md", "docs/start.md"))
-EXAMPLES = {
-    name: (command, source)
-    for source, name, command in re.findall(r"```python\n(# (\w+)\.py +(\S[^\n]*)\n.*?)```", README + START, re.S)
-}
+README, *OTHERS = ((ROOT / page).read_text() for page in ("README.md", "docs/start.md", "docs/testing.md"))
+PROGRAM = re.compile(r"```python\n(# (\w+)\.py +(\S[^\n]*)\n.*?)```", re.S)
+EXAMPLES = {name: (command, source) for source, name, command in PROGRAM.findall("".join([README, *OTHERS]))}
 
 
 def test_it_is_read_in_three_screens() -> None:
@@ -35,7 +33,8 @@ def test_make_run_traces_its_training_and_names_the_page_and_the_plot() -> None:
 
 
 def test_there_is_an_example_for_each_reader_and_a_first_one() -> None:
-    assert set(EXAMPLES) == {"arrays", "slow_link", "survivors", "first"}
+    tests = {"test_average", "test_group", "test_threads"}
+    assert set(EXAMPLES) == {"arrays", "slow_link", "survivors", "first", *tests}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +44,9 @@ def test_there_is_an_example_for_each_reader_and_a_first_one() -> None:
         ("slow_link", {re.escape(f"{rank}{{}}True"): 1 for rank in range(4)}),
         ("survivors", {r"lost\(1,\)sum[23]\.0": 2}),  # 3: the one that was started again is there already
         ("first", {re.escape(f"rank{rank}of4[6.10.14.]"): 1 for rank in range(4)}),
+        ("test_average", {"=2passedin": 1}),
+        ("test_group", {"=1passedin": 1}),
+        ("test_threads", {"=1passedin": 1}),
     ],
 )
 def test_it_runs(name: str, said: dict[str, int], tmp_path: pathlib.Path) -> None:
