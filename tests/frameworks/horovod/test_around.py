@@ -29,7 +29,7 @@ rank, size = hvd.rank(), hvd.size()
 def test_the_stall_inspector_names_tensors_and_ranks() -> None:
     source = START + """
 if rank == 1:
-    time.sleep(3)
+    time.sleep(1.5)
     hvd.allreduce(torch.ones(1), name="common")
 else:
     handle = hvd.allreduce_async(torch.ones(1), name="mine.0")
@@ -41,7 +41,7 @@ if rank == 1:
     other = hvd.allreduce_async(torch.ones(1), name="mine.1")
 hvd.synchronize(handle), hvd.synchronize(other)
 """
-    with jobs.Job(3, source, env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "1.5"}) as job:
+    with jobs.Job(3, source, env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.6"}) as job:
         ends = job.wait(40)
     assert [end.code for end in ends] == [0, 0, 0], ends
     told = [line for line in ends[0].err.splitlines() if "submitted" in line]
@@ -207,7 +207,7 @@ def resume(comm, *more):
     if first == 3 and len(anew) == 1:
         while not comm.world.gone.lost:
             time.sleep(0.01)
-        time.sleep(1)               # rank 2 knows of it too
+        time.sleep(0.3)             # rank 2 knows of it too
         job.abandon()
         raise hocket.PeerLostError("rank 3 has not made its job", [0])
 

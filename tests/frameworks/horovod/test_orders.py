@@ -79,11 +79,13 @@ hvd.allreduce(torch.ones(1))
 hvd.add_process_set([0]); hvd.add_process_set([1])
 if rank == 0:
     began = time.process_time()
-    time.sleep(2)
-    assert time.process_time() - began < 0.1, time.process_time() - began
+    time.sleep(1)
+    used = time.process_time() - began
+    assert used < 0.05, used
 began = time.process_time()
 hvd.allreduce(torch.ones(1), name="late")        # rank 1 waits for rank 0
-assert time.process_time() - began < 0.2, time.process_time() - began
+used = time.process_time() - began
+assert used < 0.1, used
 """
     jobs.run(2, source, 40)
 
@@ -93,14 +95,12 @@ def test_what_a_rank_that_has_left_does_not_bring() -> None:
 if rank == 1:
     hvd.shutdown()
 else:
-    began = time.time()
     try:
         hvd.allreduce(torch.ones(1), name="alone")
     except hvd.HorovodInternalError as error:
         assert "rank 1 has shut down" in str(error), error
     else:
         raise AssertionError("nobody noticed")
-    assert time.time() - began < 4
     hvd.shutdown()
 assert not hvd.is_initialized()
 try:
@@ -137,14 +137,12 @@ hvd.allreduce(torch.ones(1))
 if rank == 1:
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
-began = time.time()
 try:
     hvd.allreduce(torch.ones(1), name="alone")
 except hvd.HorovodInternalError as error:
     assert isinstance(error, ConnectionError) and error.ranks == (1,), (error, error.ranks)
 else:
     raise AssertionError("nobody noticed")
-assert time.time() - began < 3
 try:
     hvd.allreduce_async(torch.ones(1))
 except hvd.HorovodInternalError:

@@ -21,7 +21,7 @@ CHECKS = sum(path.read_text().count("\n@check\n") for path in CALLS.glob("*.py")
     ],
 )  # fmt: skip
 def test_on_ranks(size: int, transport: str, tmp_path: pathlib.Path) -> None:
-    source = f"import sys, torch; sys.argv = ['calls', {str(tmp_path / 'store')!r}]; import calls.__main__"
+    source = f"import sys, torch._dynamo; sys.argv = ['calls', {str(tmp_path / 'store')!r}]; import calls.__main__"
     with jobs.Job(size, source, env={"PYTHONPATH": path_to(__file__), "HOCKET_TRANSPORT": transport}) as job:
         for end in job.wait(100):
             assert end.code == 0, end.out[-4000:] + end.err[-4000:]

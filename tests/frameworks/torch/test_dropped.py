@@ -26,16 +26,18 @@ work = group.allreduce([x])
 if rank == {victim}:
     del group
     work.wait()
-    time.sleep(2.5)
+    for other in {0, 1, 2} - {rank}:  # this process stays until they have noticed
+        while not os.path.exists(f"{os.environ['PLACE']}.{other}"):
+            time.sleep(0.01)
     print(json.dumps(dict(sum=x[0].item())))
 else:
     work.wait()
-    time.sleep(0.5)
-    began, total = time.monotonic(), x[0].item()
+    total = x[0].item()
     try:
         group.allreduce([x]).wait()
     except hocket.PeerLostError as error:
-        print(json.dumps(dict(sum=total, ranks=error.ranks, after=time.monotonic() - began, text=str(error))))
+        print(json.dumps(dict(sum=total, ranks=error.ranks, text=str(error))))
+    open(f"{os.environ['PLACE']}.{rank}", "w").close()
 """
 
 
@@ -50,4 +52,4 @@ def test_peers_notice_at_once(victim: int, tmp_path: pathlib.Path) -> None:
         said = json.loads(end.out)
         assert said["sum"] == 9, ends
         if rank != victim:
-            assert said["ranks"] == [victim] and "has left the job" in said["text"] and said["after"] < 1, said
+            assert said["ranks"] == [victim] and "has left the job" in said["text"], said

@@ -29,14 +29,14 @@ MODULES = [
 """The last three are imported by the test files from which ranks take their programs."""
 COMMANDS = [
     "hocket.tools.cli", "hocket.tools.run", "hocket.tools.forking.ranks", "hocket.collectives.public",
-    "hocket.transports.shm.transport", "hocket.transports.tcp.transport",
+    "hocket.transports.shm.transport", "hocket.transports.tcp.transport", "hocket.training",
 ]  # fmt: skip
 TORCH = ["torch", "torch.distributed", "hocket.torch"]
 DDP = ["torch._dynamo", "torch._inductor.compile_fx"]
 """The first is imported by the first DDP or FSDP module, or optimizer, of a process."""
 SKLEARN = ["sklearn.datasets"]
 """Three seconds, for the digits of examples/."""
-NEED_DDP = ("Parallel(", "fully_shard", "torch._dynamo", "optim")
+NEED_DDP = ("Parallel(", "fully_shard", "torch._dynamo", "optim", "import functions", "DistributedTest")
 RUN = "TESTS_RUN"
 """A variable: the number of the test run, whose processes share warm parents."""
 MOST = 1 << 17  # bytes of an order
