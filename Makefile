@@ -13,6 +13,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Modules become bytecode when they are first imported: of what is installed, few ever are.
 INSTALL := $(PIP) install --quiet --no-compile
+# pip says nothing of what it compiles, so that is compiled before, by what pyproject.toml requires.
+BUILD := 'setuptools>=77' 'cython>=3.1' 'numpy>=2.0'
+EDITABLE := $(INSTALL) --no-build-isolation --editable
+define COMPILE
+@echo "compiling hocket, where build/cache does not have it"
+$(INSTALL) $(BUILD)
+PYTHONSAFEPATH=1 $(BIN)/python setup.py --quiet build_ext --inplace
+endef
 PLOT := build/allreduce.png
 TRACE := build/training.pftrace.gz
 PAGE := build/training.html
@@ -71,7 +79,7 @@ test-torch-suite: $(VENV)/test.stamp
 # Lightning, accelerate, transformers' Trainer, DeepSpeed, torchft, Ray, Dask, Spark (which needs Java), JAX, LightGBM,
 # XGBoost and Flower on hocket; they are large, so `make test` does without.
 test-frameworks: $(VENV)/test.stamp
-	$(INSTALL) --editable '.[frameworks]'
+	$(EDITABLE) '.[frameworks]'
 	$(PYTEST) tests/frameworks/others
 
 # Horovod's own tests for torch at 2 and 3 ranks: HOROVOD_TESTS is its test/parallel/test_torch.py, which is not here.
@@ -93,7 +101,7 @@ test-torchft-suite: $(VENV)/test.stamp
 # Ray's own tests of its collective groups, with hocket's name in place of Gloo's.  They are no part of this repository:
 # RAY_SUITE is the path of python/ray/util/collective/tests in a checkout of ray-project/ray.
 test-ray-suite: $(VENV)/test.stamp
-	$(INSTALL) --editable '.[ray]'
+	$(EDITABLE) '.[ray]'
 	$(BIN)/python tests/frameworks/others/ray_suite/driver.py $(RAY_SUITE) --nodes 1
 	$(BIN)/python tests/frameworks/others/ray_suite/driver.py $(RAY_SUITE) --nodes 2
 
@@ -107,13 +115,13 @@ test-verbs: $(VENV)/test.stamp
 # Every CUDA kernel by emulation, under sanitizers and compiled for five architectures, and the check of a GPU on stand-ins:
 # four minutes.  (Collectives on GPU arrays, over the stand-ins, are part of `make test`.)
 test-gpu: $(VENV)/test.stamp
-	$(INSTALL) --editable '.[test-gpu]'
+	$(EDITABLE) '.[test-gpu]'
 	$(PYTEST) -m gpu
 
 # Reports and traces in Chromium: axe-core on the page, light and dark; Perfetto's own UI on traces, of 8 million slices
 # too.  Five minutes.  Debian's chromium is wanted.
 test-browser: $(VENV)/test.stamp
-	$(INSTALL) --editable '.[test-browser]'
+	$(EDITABLE) '.[test-browser]'
 	$(PYTEST) -m browser tests/observe
 
 # The C protocols, whole and with each line broken, then the whole library, under ASan, UBSan and TSan: some minutes.
@@ -155,7 +163,7 @@ compare: $(VENV)/test.stamp | $(IMPI)
 # build/dist: the source, and a wheel made of it; build/wheels: the wheel with the tag of the oldest Linux that can use it,
 # which auditwheel finds, tried in an environment of its own.  For an older Linux: cibuildwheel (pyproject.toml).
 wheel: $(VENV)/test.stamp
-	$(INSTALL) --editable '.[wheel]'
+	$(EDITABLE) '.[wheel]'
 	rm -rf build/dist build/wheels
 	$(BIN)/python -m build --outdir build/dist
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m auditwheel repair --wheel-dir build/wheels build/dist/*.whl
@@ -182,12 +190,13 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: $(SOURCES) | $(VENV)/bin/python
-	@echo "compiling hocket: this takes minutes and prints nothing"
-	$(INSTALL) --editable '.[run]'
+	$(COMPILE)
+	$(EDITABLE) '.[run]'
 	@touch $@
 
 # torch first, so that nothing else decides its version; any torch will do where this one is not to be had.
 $(VENV)/test.stamp: $(SOURCES) | $(VENV)/bin/python
 	$(INSTALL) '$(TORCH)' || $(INSTALL) torch
-	$(INSTALL) --editable '.[test]'
+	$(COMPILE)
+	$(EDITABLE) '.[test]'
 	@touch $@ $(VENV)/run.stamp

@@ -1,12 +1,23 @@
 """Build: folder X, or frameworks/X, is the package hocket.X (src/hocket/ holds one symlink per folder)."""
 
+import hashlib
+import itertools
 import os
+import platform
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
 from glob import glob
 
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 FOLDERS = [
     "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "flower", "horovod", "jax",
@@ -71,47 +82,102 @@ EXTENSIONS = [
     "transports.verbs.device",
     "transports.verbs.ends",
 ]
+# -O3 doubles the time of a compilation.  It saves a short call 4 to 26 % of the instructions in these, and the other
+# modules nothing that was found (valgrind --tool=callgrind; bench/observe/recorder.py counts).
+QUICK = {
+    "collectives.communicator.collectives", "collectives.communicator.point_to_point", "collectives.engine.drive",
+    "collectives.engine.engine", "collectives.engine.instructions", "collectives.engine.matching",
+    "collectives.engine.short_messages", "collectives.engine.shortcut", "collectives.waiting.queued",
+    "kernels.cpu.reduce", "kernels.digest", "torch.calls.quick", "transports.loopback", "transports.shm.channels",
+}  # fmt: skip
+# Loops over elements: the vectors of -O3 without what it unrolls and peels around them, which costs twice the time and
+# gains nothing (bench/kernels.py).  Of two levels on x86-64; elsewhere there is one.
+VECTORS = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "--param=vect-epilogues-nomask=0"]
+X86 = platform.machine() == "x86_64"
 # HOCKET_CFLAGS adds compiler and linker flags (the sanitizer builds of `make sanitize`).
 EXTRA = os.environ.get("HOCKET_CFLAGS", "").split()
 # Names that nobody links against are three quarters of a library's size; a debugger, a sanitizer and perf want them.
 DEBUG = any(flag.startswith(("-g", "-fsanitize")) for flag in EXTRA)
 STRIP = [] if DEBUG else ["-g0"], [] if DEBUG else ["-Wl,-s"]
 CORES = len(os.sched_getaffinity(0))
-# How a source names what it is compiled from: #include of C; `cdef extern from` and `cimport` of Cython.
-NAMED = re.compile(r'^ *# *include "(.+?)"|^cdef extern from "(.+?)"|^from (hocket\.[\w.]+) cimport', re.M)
+# The last line of what Cython makes.
+END = b"#endif /* Py_PYTHON_H */\n"
 
 
-def headers(source):
-    """The headers that this .pyx includes, by whatever it includes and cimports: if one changes, it is built again."""
-    named, left = set(), {source, f"{source.removesuffix('pyx')}pxd"}
-    while left:
-        path = left.pop()
-        if path in named or not os.path.isfile(path):
-            continue
-        named.add(path)
-        with open(path) as file:
-            for include, extern, module in NAMED.findall(file.read()):
-                beside = os.path.normpath(f"{os.path.dirname(path)}/{include}")
-                if module:
-                    left.add(f"src/{module.replace('.', '/')}.pxd")
-                else:
-                    left.add(beside if include and os.path.isfile(beside) else f"src/hocket/{include or extern}")
-    return sorted(path for path in named if path.endswith(".h"))
+class Build(build_ext):
+    """Takes from build/cache what was compiled before, of the same text by the same command; says what it compiles.
+
+    pip builds in a new folder each time, and a build may be interrupted: neither compiles anything twice.
+    """
+
+    def build_extensions(self):
+        self.version = subprocess.run([*self.words("compiler_so"), "--version"], capture_output=True, check=True).stdout
+        self.count = itertools.count(1)
+        os.makedirs("build/cache", exist_ok=True)
+        super().build_extensions()
+
+    def words(self, tool):
+        found = getattr(self.compiler, tool)
+        return shlex.split(found) if isinstance(found, str) else list(found)
+
+    def build_extension(self, ext):
+        begin = time.perf_counter()
+        [source], target = ext.sources, self.get_ext_fullpath(ext.name)
+        folders = [f"-I{folder}" for folder in [*ext.include_dirs, *self.compiler.include_dirs]]
+        compiler, linker = [*self.words("compiler_so"), *ext.extra_compile_args], self.words("linker_so")
+        with tempfile.TemporaryDirectory() as folder:
+            text = f"{folder}/text.i"
+            self.call(ext, [*compiler, *folders, "-E", source, "-o", text])
+            with open(text, "rb") as file:
+                code = re.sub(rb"^# .*\n", b"", file.read(), flags=re.M)  # where it lies does not count
+            command = " ".join([*compiler, *linker, *ext.extra_link_args]).encode()
+            kept = f"build/cache/{hashlib.sha256(b' '.join([self.version, command, code])).hexdigest()}.so"
+            made = not os.path.exists(kept)
+            if made:
+                part = f"{kept}.{os.getpid()}"
+                self.call(ext, [*compiler, "-c", text, "-o", f"{folder}/text.o"])
+                self.call(ext, [*linker, f"{folder}/text.o", *ext.extra_link_args, "-o", part])
+                os.replace(part, kept)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copy(kept, f"{target}.new")
+        os.replace(f"{target}.new", target)  # a process may have the old one loaded
+        number = next(self.count)
+        if made:
+            words = f"[{number}/{len(self.extensions)}] {ext.name} {time.perf_counter() - begin:.1f} s"
+            print(words, file=sys.stderr, flush=True)
+
+    def call(self, ext, command):
+        try:
+            subprocess.run(command, check=True)
+        except subprocess.CalledProcessError as error:
+            raise CompileError(f"{ext.name}: {shlex.join(command)}") from error
 
 
 def extension(name):
     source = f"src/hocket/{name.replace('.', '/')}.pyx"
+    optimise = VECTORS if name == "kernels.cpu.reduce" and X86 else ["-O3" if name in QUICK else "-O1"]
     return Extension(
         f"hocket.{name}",
         [source],
         include_dirs=["src/hocket", numpy.get_include()],
-        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-std=gnu11", "-O3", "-fno-math-errno", "-ffp-contract=off", *STRIP[0], *EXTRA],
+        extra_compile_args=[
+            "-std=gnu11", "-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION", "-w", *optimise, "-fno-math-errno",
+            "-ffp-contract=off", *STRIP[0], *EXTRA,
+        ],
         extra_link_args=[*STRIP[1], *EXTRA],
-        depends=headers(source),
     )
 
 
+def remove_halves():
+    """What Cython was interrupted in; it is newer than its source all the same."""
+    for path in glob("build/cython/**/*.c", recursive=True):
+        with open(path, "rb") as file:
+            whole = file.read().endswith(END)
+        if not whole:
+            os.remove(path)
+
+
+remove_halves()
 setup(
     version="0.1.0",
     package_dir={"": "src"},
@@ -122,9 +188,10 @@ setup(
         build_dir="build/cython",
         include_path=["src"],
         language_level=3,
-        compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True},
+        compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True, "auto_pickle": False},
         nthreads=CORES,
     ),
+    cmdclass={"build_ext": Build},
     options={"build_ext": {"parallel": CORES}},
     zip_safe=False,
 )

@@ -25,6 +25,11 @@ HK_INLINE f32 hk_add_sums(f32 *sums) {
     return sums[0] + sums[1];
 }
 
+/* The sums of x * by where x is not below zero and where it is, and how often it is. */
+typedef struct {
+    f32 above, below, minus;
+} hk_sides;
+
 /* What a code stands for, in place of a float or added to it. */
 HK_INLINE void hk_give(f32 *x, f32 value, int add) { *x = add ? *x + value : value; }
 

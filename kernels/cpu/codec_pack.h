@@ -18,13 +18,11 @@ HK_INLINE const u8 *hk_unpack_area(u8 *restrict codes, const u8 *restrict in, si
     return in + stride;
 }
 
+/* Areas lie from the widest on; what is given is constants. */
 HK_INLINE void hk_unpack(u8 *codes, const u8 *in, size_t n, int bits) {
-    int shift = 0;
-    for (int width = 4; width; width /= 2)
-        if (bits & width) {
-            in = hk_unpack_area(codes, in, n, width, shift);
-            shift += width;
-        }
+    if (bits & 4) in = hk_unpack_area(codes, in, n, 4, 0);
+    if (bits & 2) in = hk_unpack_area(codes, in, n, 2, bits & 4);
+    if (bits & 1) hk_unpack_area(codes, in, n, 1, bits & 6);
 }
 
 #endif

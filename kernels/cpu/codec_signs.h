@@ -44,20 +44,25 @@ HK_INLINE void AT(get_sign)(const hk_codec *c, f32 *restrict x, const u8 *restri
     AT(get_bits)(x, in + 4, c->block, mean, -mean, add);
 }
 
-HK_INLINE void AT(head_onebit)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
+#ifndef HK_LANES
+HK_INLINE hk_sides AT(sides)(const f32 *restrict x, size_t n, f32 by) {
     f32 above[HK_SUMS] = {0}, below[HK_SUMS] = {0}, minus[HK_SUMS] = {0};
-    const size_t block = c->block;
-    const f32 each = 1 / (f32)n;
-    for (size_t at = 0; at < block; at += HK_SUMS)
+    for (size_t at = 0; at < n; at += HK_SUMS)
         for (size_t i = 0; i < HK_SUMS; i++) {
-            const f32 part = x[at + i] * each;
+            const f32 part = x[at + i] * by;
             const int is = x[at + i] < 0;
             above[i] += hk_float(hk_select(is, 0, hk_bits(part)));
             below[i] += hk_float(hk_select(is, hk_bits(part), 0));
             minus[i] += (f32)is;
         }
-    const f32 under = hk_add_sums(minus), over = (f32)n - under;
-    f32 high = hk_mean_of(hk_add_sums(above), (f32)n, over), low = hk_mean_of(hk_add_sums(below), (f32)n, under);
+    const hk_sides found = {hk_add_sums(above), hk_add_sums(below), hk_add_sums(minus)};
+    return found;
+}
+#endif
+
+HK_INLINE void AT(head_onebit)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
+    const hk_sides sums = AT(sides)(x, c->block, 1 / (f32)n);
+    f32 high = hk_mean_of(sums.above, (f32)n, (f32)n - sums.minus), low = hk_mean_of(sums.below, (f32)n, sums.minus);
     if (!hk_is_finite(high) || !hk_is_finite(low))
         high = low = hk_nan();
     hk_put_f32(out, high);

@@ -48,6 +48,21 @@ HK_INLINE f32 AT(magnitudes)(const f32 *restrict x, size_t n, f32 by) {
     return AT(add_lanes)(sums);
 }
 
+HK_INLINE hk_sides AT(sides)(const f32 *restrict x, size_t n, f32 by) {
+    __m256 above[4] = {_mm256_setzero_ps(), above[0], above[0], above[0]};
+    __m256 below[4] = {above[0], above[0], above[0], above[0]}, minus[4] = {above[0], above[0], above[0], above[0]};
+    for (size_t i = 0; i < n; i += 32)
+        HK_UNROLL for (size_t j = 0; j < 4; j++) {
+            const __m256 value = _mm256_loadu_ps(x + i + 8 * j), part = _mm256_mul_ps(value, _mm256_set1_ps(by));
+            const __m256 is = _mm256_cmp_ps(value, _mm256_setzero_ps(), _CMP_LT_OQ);
+            above[j] = _mm256_add_ps(above[j], _mm256_andnot_ps(is, part));
+            below[j] = _mm256_add_ps(below[j], _mm256_and_ps(is, part));
+            minus[j] = _mm256_add_ps(minus[j], _mm256_and_ps(is, _mm256_set1_ps(1)));
+        }
+    const hk_sides found = {AT(add_lanes)(above), AT(add_lanes)(below), AT(add_lanes)(minus)};
+    return found;
+}
+
 /* Two vectors of 16-bit numbers in bytes, in the order that _mm256_packs_epi32 gave each of two vectors. */
 HK_INLINE __m256i AT(bytes_of)(__m256i first, __m256i second) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

@@ -45,7 +45,77 @@
 
 #define HK_INPUT(S, name, j) const any_##S *name = (const any_##S *)in[j];
 
-/* More than two inputs by way of partial results. */
+#define HK_COPY(S)                                                                    \
+    if (out != in[0])                                                                 \
+        memcpy(out, in[0], count * sizeof(any_##S));
+
+typedef void (*hk_pass_fn)(void *out, const void *const *in, size_t n);
+
+/* More than two inputs by way of partial results that are stored as the elements are. */
+static inline void hk_fold_blocks(void *out, const void *const *in, int k, size_t count, size_t size, hk_pass_fn two) {
+    char part[8192] __attribute__((aligned(64)));
+    const size_t most = sizeof part / size;
+    for (size_t at = 0; at < count; at += most) {
+        const size_t n = count - at < most ? count - at : most;
+        const void *pair[2] = {(const char *)in[0] + at * size, NULL};
+        for (int j = 1; j < k; j++) {
+            pair[1] = (const char *)in[j] + at * size;
+            two(j < k - 1 ? part : (char *)out + at * size, pair, n);
+            pair[0] = part;
+        }
+    }
+}
+
+#define HK_PASS_2(name, S, A, OP, LOOP)                                                                           \
+    static void name##_2(void *to, const void *const *in, size_t n) {                                             \
+        any_##S *out = (any_##S *)to;                                                                             \
+        HK_INPUT(S, a, 0) HK_INPUT(S, b, 1) LOOP(HK_BODY_2, S, A, OP, n)                                          \
+    }
+#define HK_PLAIN_BLOCKS(name, S) hk_fold_blocks(out, in, k, count, sizeof(any_##S), name##_2)
+#define HK_WIDE_BLOCKS(name, S) name##_blocks((any_##S *)out, in, k, count)
+
+/* The shape of ops that need not be fast with many inputs.  (Two macros, so that `name` may be one itself.) */
+#define HK_FOLD(...) HK_FOLD_(__VA_ARGS__)
+#define HK_FOLD_(name, S, A, OP, LOOP) HK_PASS_2(name, S, A, OP, LOOP) HK_FEW(name, S, HK_PLAIN_BLOCKS)
+#define HK_FEW(name, S, BLOCKS)                                                                                   \
+    static void name(void *out, const void *const *in, int k, size_t count) {                                     \
+        if (k == 1) { HK_COPY(S) }                                                                                \
+        else if (k == 2) name##_2(out, in, count);                                                                \
+        else BLOCKS(name, S);                                                                                     \
+    }
+
+/* The shape with passes of its own for 3, 4 and 8 inputs, for sum, min and max. */
+#define HK_FOLD_FAST(...) HK_FOLD_FAST_(__VA_ARGS__)
+#define HK_FOLD_FAST_(name, S, A, OP, LOOP) HK_PASS_2(name, S, A, OP, LOOP) HK_MANY(name, S, A, OP, LOOP, HK_PLAIN_BLOCKS)
+#define HK_MANY(name, S, A, OP, LOOP, BLOCKS)                                                                     \
+    static void name##_3(any_##S *out, const void *const *in, size_t n) {                                         \
+        HK_INPUT(S, a, 0) HK_INPUT(S, b, 1) HK_INPUT(S, c, 2) LOOP(HK_BODY_3, S, A, OP, n)                        \
+    }                                                                                                             \
+    static void name##_4(any_##S *out, const void *const *in, size_t n) {                                         \
+        HK_INPUT(S, a, 0) HK_INPUT(S, b, 1) HK_INPUT(S, c, 2) HK_INPUT(S, d, 3) LOOP(HK_BODY_4, S, A, OP, n)      \
+    }                                                                                                             \
+    static void name##_8(any_##S *out, const void *const *in, size_t n) {                                         \
+        HK_INPUT(S, a, 0) HK_INPUT(S, b, 1) HK_INPUT(S, c, 2) HK_INPUT(S, d, 3)                                   \
+        HK_INPUT(S, e, 4) HK_INPUT(S, f, 5) HK_INPUT(S, g, 6) HK_INPUT(S, h, 7) LOOP(HK_BODY_8, S, A, OP, n)      \
+    }                                                                                                             \
+    static void name(void *out, const void *const *in, int k, size_t count) {                                     \
+        switch (k) {                                                                                              \
+        case 1: HK_COPY(S) return;                                                                                \
+        case 2: name##_2(out, in, count); return;                                                                 \
+        case 3: name##_3((any_##S *)out, in, count); return;                                                      \
+        case 4: name##_4((any_##S *)out, in, count); return;                                                      \
+        case 8: name##_8((any_##S *)out, in, count); return;                                                      \
+        default: BLOCKS(name, S);                                                                                 \
+        }                                                                                                         \
+    }
+
+/* More than two inputs where partial results are kept in an arithmetic type A that has more digits than S. */
+#define HK_FOLD_DIGITS(...) HK_FOLD_DIGITS_(__VA_ARGS__)
+#define HK_FOLD_DIGITS_(name, S, A, OP, LOOP)                                                                     \
+    HK_PASS_2(name, S, A, OP, LOOP) HK_BLOCKS(name, S, A, OP, LOOP) HK_FEW(name, S, HK_WIDE_BLOCKS)
+#define HK_FOLD_DIGITS_FAST(...) HK_FOLD_DIGITS_FAST_(__VA_ARGS__)
+#define HK_FOLD_DIGITS_FAST_(name, S, A, OP, LOOP)                                                                \
+    HK_PASS_2(name, S, A, OP, LOOP) HK_BLOCKS(name, S, A, OP, LOOP) HK_MANY(name, S, A, OP, LOOP, HK_WIDE_BLOCKS)
 #define HK_BLOCKS(name, S, A, OP, LOOP)                                                                           \
     static void name##_first(any_##A *part, const any_##S *a, const any_##S *b, size_t n) {                       \
         LOOP(HK_BODY_FIRST, S, A, OP, n)                                                                          \
@@ -62,51 +132,6 @@
             for (int j = 2; j < k - 1; j++)                                                                       \
                 name##_next((any_##A *)part, (const any_##S *)in[j] + at, n);                                     \
             name##_last(out + at, (const any_##A *)part, (const any_##S *)in[k - 1] + at, n);                     \
-        }                                                                                                         \
-    }
-
-#define HK_COPY(S)                                                                    \
-    if (out != in[0])                                                                 \
-        memcpy(out, in[0], count * sizeof(any_##S));
-
-/* The usual shape, for ops that need not be fast with many inputs.  (Two macros, so that `name` may be one itself.) */
-#define HK_FOLD(...) HK_FOLD_(__VA_ARGS__)
-#define HK_FOLD_(name, S, A, OP, LOOP)                                                                            \
-    HK_BLOCKS(name, S, A, OP, LOOP)                                                                               \
-    static void name##_2(any_##S *out, const void *const *in, size_t n) {                                         \
-        HK_INPUT(S, a, 0) HK_INPUT(S, b, 1) LOOP(HK_BODY_2, S, A, OP, n)                                          \
-    }                                                                                                             \
-    static void name(void *out, const void *const *in, int k, size_t count) {                                     \
-        if (k == 1) { HK_COPY(S) }                                                                                \
-        else if (k == 2) name##_2((any_##S *)out, in, count);                                                     \
-        else name##_blocks((any_##S *)out, in, k, count);                                                         \
-    }
-
-/* The shape with passes of its own for 3, 4 and 8 inputs, for sum, min and max. */
-#define HK_FOLD_WIDE(...) HK_FOLD_WIDE_(__VA_ARGS__)
-#define HK_FOLD_WIDE_(name, S, A, OP, LOOP)                                                                       \
-    HK_BLOCKS(name, S, A, OP, LOOP)                                                                               \
-    static void name##_2(any_##S *out, const void *const *in, size_t n) {                                         \
-        HK_INPUT(S, a, 0) HK_INPUT(S, b, 1) LOOP(HK_BODY_2, S, A, OP, n)                                          \
-    }                                                                                                             \
-    static void name##_3(any_##S *out, const void *const *in, size_t n) {                                         \
-        HK_INPUT(S, a, 0) HK_INPUT(S, b, 1) HK_INPUT(S, c, 2) LOOP(HK_BODY_3, S, A, OP, n)                        \
-    }                                                                                                             \
-    static void name##_4(any_##S *out, const void *const *in, size_t n) {                                         \
-        HK_INPUT(S, a, 0) HK_INPUT(S, b, 1) HK_INPUT(S, c, 2) HK_INPUT(S, d, 3) LOOP(HK_BODY_4, S, A, OP, n)      \
-    }                                                                                                             \
-    static void name##_8(any_##S *out, const void *const *in, size_t n) {                                         \
-        HK_INPUT(S, a, 0) HK_INPUT(S, b, 1) HK_INPUT(S, c, 2) HK_INPUT(S, d, 3)                                   \
-        HK_INPUT(S, e, 4) HK_INPUT(S, f, 5) HK_INPUT(S, g, 6) HK_INPUT(S, h, 7) LOOP(HK_BODY_8, S, A, OP, n)      \
-    }                                                                                                             \
-    static void name(void *out, const void *const *in, int k, size_t count) {                                     \
-        switch (k) {                                                                                              \
-        case 1: HK_COPY(S) return;                                                                                \
-        case 2: name##_2((any_##S *)out, in, count); return;                                                      \
-        case 3: name##_3((any_##S *)out, in, count); return;                                                      \
-        case 4: name##_4((any_##S *)out, in, count); return;                                                      \
-        case 8: name##_8((any_##S *)out, in, count); return;                                                      \
-        default: name##_blocks((any_##S *)out, in, k, count);                                                     \
         }                                                                                                         \
     }
 

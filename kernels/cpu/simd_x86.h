@@ -37,6 +37,12 @@ HK_INLINE void put_lanes_bf16(any_bf16 *p, size_t i, lanes v) {
     _mm256_storeu_si256((__m256i *)(p + i), _mm256_blend_epi16(even, round_bf16(v.y), 0xaa));
 }
 
+/* The elements that do not fill the lanes; not in the bit code, of which compilers make vectors for these few. */
+HK_INLINE f32 get_one_f16(const any_f16 *p, size_t i) { return _cvtsh_ss(p[i]); }
+HK_INLINE void put_one_f16(any_f16 *p, size_t i, f32 v) { p[i] = _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT); }
+HK_INLINE f32 get_one_bf16(const any_bf16 *p, size_t i) { return get_bf16(p, i); }
+HK_INLINE void put_one_bf16(any_bf16 *p, size_t i, f32 v) { put_bf16(p, i, v); }
+
 /* Partial results lie as the lanes do. */
 HK_INLINE lanes get_lanes_f32(const any_f32 *p, size_t i) {
     lanes v = {_mm256_loadu_ps((const void *)(p + i)), _mm256_loadu_ps((const void *)(p + i + 8))};
@@ -74,5 +80,5 @@ HK_INLINE lanes lanes_all(float value) {
         BODY(lanes, get_lanes_##S, put_lanes_##S, get_lanes_f32, put_lanes_f32, lanes_##OP, i)              \
     }                                                                                                       \
     for (; i < (n); i++) {                                                                                  \
-        BODY(A, get_##S, put_##S, get_##A, put_##A, OP, i)                                                  \
+        BODY(A, get_one_##S, put_one_##S, get_##A, put_##A, OP, i)                                          \
     }

@@ -1,42 +1,80 @@
 /* Every reduction, once per level: included with HK_LEVEL (and HK_LANES, where simd_x86.h serves the level) defined.
  *
  * Integers share code where the bits allow it: sum and prod need no sign, bitwise ops no width. */
+#ifndef HOCKET_KERNELS_TABLE_H
+#define HOCKET_KERNELS_TABLE_H
+
+#include "fold.h"
+
+/* The laws of min_f32 and max_f32 on the bits U of a float S whose conversion takes long: as whole numbers of type I with a
+ * sign they have the same order.  Past the magnitude INFINITE a float is NaN, and comes out as QUIET. */
+#define HK_ORDERED_BITS(S, U, I, INFINITE, QUIET)                                                                 \
+    HK_INLINE I order_##S(U x) {                                                                                  \
+        const I sign = (I)((I)x >> (8 * sizeof(U) - 1)), magnitude = (I)(x & ((U)~(U)0 >> 1));                    \
+        return (I)((magnitude ^ sign) - sign);                                                                    \
+    }                                                                                                             \
+    HK_INLINE int nan_##S(U x) { return (U)(x & ((U)~(U)0 >> 1)) > (INFINITE); }                                  \
+    HK_INLINE U pick_##S(U a, U b, U other) {                                                                     \
+        const U odd = nan_##S(b) ? b : a;                                                                         \
+        return nan_##S(odd) ? (U)(QUIET) : other;                                                                 \
+    }                                                                                                             \
+    HK_INLINE U min_##S(U a, U b) { return pick_##S(a, b, order_##S(b) < order_##S(a) ? b : a); }                 \
+    HK_INLINE U max_##S(U a, U b) { return pick_##S(a, b, order_##S(b) > order_##S(a) ? b : a); }
+
+HK_ORDERED_BITS(f16, u16, i16, 0x7c00, odd | 0x0200)
+HK_ORDERED_BITS(e4m3fn, u8, i8, 0x7e, odd)
+HK_ORDERED_BITS(e5m2, u8, i8, 0x7c, (odd & 0x80) | 0x7e)
+
+#endif
+
 #define HK_L HK_SCALAR_LOOP
 
-HK_FOLD_WIDE(AT(sum_u8), u8, u8, sum_u8, HK_L)
-HK_FOLD_WIDE(AT(sum_u16), u16, u16, sum_u16, HK_L)
-HK_FOLD_WIDE(AT(sum_u32), u32, u32, sum_u32, HK_L)
-HK_FOLD_WIDE(AT(sum_u64), u64, u64, sum_u64, HK_L)
+HK_FOLD_FAST(AT(sum_u8), u8, u8, sum_u8, HK_L)
+HK_FOLD_FAST(AT(sum_u16), u16, u16, sum_u16, HK_L)
+HK_FOLD_FAST(AT(sum_u32), u32, u32, sum_u32, HK_L)
+HK_FOLD_FAST(AT(sum_u64), u64, u64, sum_u64, HK_L)
 HK_FOLD(AT(prod_u8), u8, u8, prod_u8, HK_L)
 HK_FOLD(AT(prod_u16), u16, u16, prod_u16, HK_L)
 HK_FOLD(AT(prod_u32), u32, u32, prod_u32, HK_L)
 HK_FOLD(AT(prod_u64), u64, u64, prod_u64, HK_L)
 
-#define HK_MIN_MAX(S)                                        \
-    HK_FOLD_WIDE(AT(min_##S), S, S, min_##S, HK_L)           \
-    HK_FOLD_WIDE(AT(max_##S), S, S, max_##S, HK_L)
+#define HK_MIN_MAX_OF(S, FOLD, STORED, A, OP, LOOP)          \
+    FOLD(AT(min_##S), STORED, A, min_##OP, LOOP)             \
+    FOLD(AT(max_##S), STORED, A, max_##OP, LOOP)
+#define HK_MIN_MAX(S) HK_MIN_MAX_OF(S, HK_FOLD_FAST, S, S, S, HK_L)
 
 HK_MIN_MAX(i8) HK_MIN_MAX(u8) HK_MIN_MAX(i16) HK_MIN_MAX(u16)
 HK_MIN_MAX(i32) HK_MIN_MAX(u32) HK_MIN_MAX(i64) HK_MIN_MAX(u64)
 
-#define HK_FLOAT(S, A, LOOP)                                 \
-    HK_FOLD_WIDE(AT(sum_##S), S, A, sum_##A, LOOP)           \
-    HK_FOLD(AT(prod_##S), S, A, prod_##A, LOOP)              \
-    HK_FOLD_WIDE(AT(min_##S), S, A, min_##A, LOOP)           \
-    HK_FOLD_WIDE(AT(max_##S), S, A, max_##A, LOOP)
+#define HK_FLOAT(S)                                          \
+    HK_FOLD_FAST(AT(sum_##S), S, S, sum_##S, HK_L)           \
+    HK_FOLD(AT(prod_##S), S, S, prod_##S, HK_L)              \
+    HK_MIN_MAX(S)
+
+HK_FLOAT(f32) HK_FLOAT(f64)
+
+#define HK_DIGITS(S, FOLD_SUM, LOOP)                          \
+    FOLD_SUM(AT(sum_##S), S, f32, sum_f32, LOOP)             \
+    HK_FOLD_DIGITS(AT(prod_##S), S, f32, prod_f32, LOOP)
 
 #ifdef HK_LANES
 #include "simd_x86.h"
-HK_FLOAT(f16, f32, HK_LANES_LOOP)
-HK_FLOAT(bf16, f32, HK_LANES_LOOP)
+#define HK_HALF_LOOP HK_LANES_LOOP
+HK_MIN_MAX_OF(f16, HK_FOLD_DIGITS_FAST, f16, f32, f32, HK_HALF_LOOP)
 #else
-HK_FLOAT(f16, f32, HK_L)
-HK_FLOAT(bf16, f32, HK_L)
+#define HK_HALF_LOOP HK_L
+HK_MIN_MAX_OF(f16, HK_FOLD_FAST, u16, u16, f16, HK_L)
 #endif
-HK_FLOAT(e4m3fn, f32, HK_L)
-HK_FLOAT(e5m2, f32, HK_L)
-HK_FLOAT(f32, f32, HK_L)
-HK_FLOAT(f64, f64, HK_L)
+HK_DIGITS(f16, HK_FOLD_DIGITS_FAST, HK_HALF_LOOP)
+HK_DIGITS(bf16, HK_FOLD_DIGITS_FAST, HK_HALF_LOOP)
+HK_MIN_MAX_OF(bf16, HK_FOLD_DIGITS_FAST, bf16, f32, f32, HK_HALF_LOOP)
+
+/* Conversions take most of the time, however many inputs a pass has. */
+#define HK_FLOAT8(S)                                         \
+    HK_DIGITS(S, HK_FOLD_DIGITS, HK_L)                       \
+    HK_MIN_MAX_OF(S, HK_FOLD_FAST, u8, u8, S, HK_L)
+
+HK_FLOAT8(e4m3fn) HK_FLOAT8(e5m2)
 
 /* A complex sum is a real sum of twice the length; a bitwise op on wider elements is one on more bytes. */
 #define HK_LONGER(name, times, base)                                                          \
@@ -107,8 +145,12 @@ static const hk_reduce_fn AT(hk_reductions)[HK_DTYPE_COUNT][HK_OP_COUNT] = {
 };
 
 #undef HK_L
+#undef HK_MIN_MAX_OF
 #undef HK_MIN_MAX
 #undef HK_FLOAT
+#undef HK_DIGITS
+#undef HK_HALF_LOOP
+#undef HK_FLOAT8
 #undef HK_LONGER
 #undef HK_BITWISE
 #undef HK_TRUTH
