@@ -26,7 +26,7 @@ def children(pid: int) -> list[int]:
 def test_the_example_goes_on_when_a_rank_is_killed(tmp_path: pathlib.Path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")} | {"PYTHONPATH": PATH}
     options = ["-n", "3", "--no-fork", "--elastic", "--least", "2", "--most", "3"]
-    command = [sys.executable, "-m", "hocket", "run", *options, str(EXAMPLE), "--steps", "400"]
+    command = [sys.executable, "-m", "hocket", "run", *options, str(EXAMPLE), "--steps", "150"]
     said = tmp_path / "said"
     with said.open("w") as file:
         run = subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.PIPE, text=True)

@@ -24,7 +24,7 @@ def found(ran: Ran, p: int = 4) -> Findings:
     return find(merge(recorded(p, ran, ("one",) * p)))
 
 
-def took(ran: Ran) -> float:
+def lasted(ran: Ran) -> float:
     return max(s.leave for s in ran.stays) - min(s.enter for s in ran.stays)
 
 
@@ -38,7 +38,7 @@ def predicted(said: str) -> float:
 def test_a_replay_takes_as_long_as_the_run(late: int | None, link: Link) -> None:
     ran = ran_as(computed(4, late), link)
     run = taken(found(ran))
-    assert run.seconds == pytest.approx(took(ran), rel=1e-4)
+    assert run.seconds == pytest.approx(lasted(ran), rel=1e-4)
     assert reproduced(run) == pytest.approx(run.seconds, rel=0.03)
 
 
@@ -46,20 +46,20 @@ def test_a_link_twice_as_fast() -> None:
     def twice(source: int, dest: int, nbytes: int) -> float:
         return slow(source, dest, nbytes // 2 if (source, dest) == (0, 1) else nbytes)
 
-    truth = took(ran_as(computed(4), twice))
+    truth = lasted(ran_as(computed(4), twice))
     said = what_if(found(ran_as(computed(4), slow)), "link 0-1 x2")
     assert predicted(said) == pytest.approx(truth, rel=0.05), (said, truth)
 
 
 def test_a_late_rank_like_the_median() -> None:
-    truth = took(ran_as(computed(4), good))
+    truth = lasted(ran_as(computed(4), good))
     said = what_if(found(ran_as(computed(4, late=2), good)), "rank 2 like the median")
     assert predicted(said) == pytest.approx(truth, rel=0.05), (said, truth)
 
 
 def test_fewer_bits() -> None:
     ran = ran_as(computed(4), slow)
-    assert predicted(what_if(found(ran), "codec int8")) < 0.7 * took(ran)
+    assert predicted(what_if(found(ran), "codec int8")) < 0.7 * lasted(ran)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,6 @@ def test_a_cable_that_all_ranks_of_two_hosts_share() -> None:
     found = taken(seen).links.cables
     assert set(found) == {("anna", "berta"), ("berta", "anna")}
     assert all(link.bandwidth == pytest.approx(0.05e9, rel=0.03) for link in found.values()), found
-    truth = took(ran_as(computed(4), twice))
+    truth = lasted(ran_as(computed(4), twice))
     for change in ("link anna-berta x2", "link 1-2 x2"):
         assert predicted(what_if(seen, change)) == pytest.approx(truth, rel=0.05), (change, truth)

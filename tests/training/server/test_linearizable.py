@@ -74,7 +74,7 @@ def read(begin: float, end: float, value: int) -> Access:
 
 def test_the_checker_knows_what_is_linearizable() -> None:
     assert not wrong([write(0, 1, 5), read(2, 3, 5)], 0)
-    assert not wrong([write(0, 9, 5), read(1, 2, 0), read(3, 4, 5)], 0), "the write took effect between the reads"
+    assert not wrong([write(0, 9, 5), read(1, 2, 0), read(3, 4, 5)], 0), "the write has its effect between the reads"
     assert not wrong([write(0, NEVER, 5), read(2, 3, 0), read(4, 5, 5), read(6, 7, 5)], 0), "a killed one's, late"
     assert not wrong([write(0, NEVER, 5), read(2, 3, 0)], 0), "a killed one's, never"
     assert not wrong([write(0, 4, 1), write(0, 4, 2), read(5, 6, 1)], 0)

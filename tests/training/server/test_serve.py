@@ -124,19 +124,15 @@ def test_a_server_that_closes_before_its_workers() -> None:
 def leaves_in_the_middle(comm: Communicator) -> None:
     """Its error is raised at once, and the server hears of it: it waits for this worker no longer."""
     if comm.rank == 0:
-        assert serve(comm, tables(), on=[0]).wait(20)
+        assert serve(comm, tables(), on=[0]).wait(8)
         return
-    began = time.monotonic()
     with pytest.raises(ZeroDivisionError), Client(comm, tables()) as client:
         client.push("w", ONES)
         if comm.rank == 1:
-            began = time.monotonic()
             _ = 1 / 0
         while client.pull("w").sum() < ONES.size:
             client.tick()
-        began = time.monotonic()
         _ = 1 / 0
-    assert time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("transport", ["threads", "shm"])
