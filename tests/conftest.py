@@ -1,10 +1,8 @@
 """What every test may rely on, however the test run itself was started."""
 
-import fcntl
 import gc
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,21 +46,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-ins for the CUDA driver and compiler, and the kernels."""
     from support.gpu import ranks as gpu_ranks
 
-    return once(tmp_path_factory, "stand-ins", gpu_ranks.build)
-
-
-def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder that `make` fills, once for all processes of the test run."""
-    base = factory.getbasetemp()
-    folder = base / name
-    with open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            half = folder.with_suffix(".half")
-            half.mkdir()
-            make(half)
-            half.rename(folder)
-    return folder
+    return gpu_ranks.build(tmp_path_factory.mktemp("stand-ins"))
 
 
 @pytest.fixture(scope="session")

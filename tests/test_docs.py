@@ -19,6 +19,7 @@ import pytest
 import hocket
 from hocket.collectives.job.config import VARIABLES
 from support import jobs
+from support.cases import each
 
 SOURCES = (".py", ".pyx", ".pxd", ".h", ".cuh")
 MODULES = sorted(
@@ -40,7 +41,7 @@ def documented() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", documented())
+@each("name", documented())
 @pytest.mark.usefixtures("empty_recorder")
 def test_examples(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
@@ -119,7 +120,7 @@ def anchors(page: pathlib.Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *RESULTS], ids=lambda page: page.name)
+@each("page", [*PAGES, *RESULTS])
 def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(page)))
     broken = []
@@ -136,7 +137,7 @@ def test_every_page_is_linked_from_readme() -> None:
     assert [page.name for page in PAGES[2:] if f"{page.name})" not in text] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_examples_are_python(page: pathlib.Path) -> None:
     """Those that cannot run here (CuPy's) at least compile; others of this file and test_readme.py run."""
     for source in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M):
@@ -195,8 +196,9 @@ def defines(file: pathlib.Path, name: str) -> bool:
     return re.search(rf"^(?:{kind}){name}\b", file.read_text(), re.M) is not None
 
 
-@pytest.mark.parametrize(("path", "name"), sorted(set(STEP.findall(ARCHITECTURE.read_text()))))
-def test_every_step_of_a_trace_is_there(path: str, name: str) -> None:
+@each("step", sorted(set(STEP.findall(ARCHITECTURE.read_text()))))
+def test_every_step_of_a_trace_is_there(step: tuple[str, str]) -> None:
+    path, name = step
     file = ROOT / path
     assert file.is_file() and all(defines(file, part) for part in name.split("."))
 

@@ -9,6 +9,7 @@ import pytest
 
 import hocket
 from hocket.compression import FP8, QSGD, Int, Int4, Natural, OneBit, Sign, TernGrad, TopK, decode, encode
+from support.cases import each
 
 BLOCKS: dict[Any, float] = {
     "int8": 1 / 254, "int4": 1 / 14, "fp8": 1 / 16, "sign": 1.0, Int4(block=64): 1 / 14, Int(5): 1 / 30,
@@ -22,8 +23,8 @@ def vector(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("shape", [(0,), (1,), (1000,), (7, 3, 11), ()])
-@pytest.mark.parametrize("method", BLOCKS, ids=str)
+@each("shape", [(0,), (1,), (1000,), (7, 3, 11), ()])
+@each("method", BLOCKS)
 def test_codecs_of_blocks(method: Any, shape: tuple[int, ...]) -> None:
     x = vector(*shape) if shape else np.array(2.0, np.float32)
     wire = encode(x, method, key=5)

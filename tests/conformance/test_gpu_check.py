@@ -98,9 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-ins for the driver and the compiler, and the kernels of --quick."""
     made = tmp_path_factory.mktemp("gpu_check")
     stand_in_cuda.build(made)
-    source = str(ROOT / "tests" / "system" / "cuda" / "fake_nvrtc.c")
-    command = ["gcc", "-O1", "-fPIC", "-shared", source, "-o", str(made / "libnvrtc.so.13")]
-    subprocess.run(command, check=True, timeout=60)
+    stand_in_cuda.compiler(made)
     return made
 
 

@@ -29,6 +29,7 @@ from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language.registry import lopsided
 from hocket.algorithms.prediction.sharing import Sharing, Transfer
 from hocket.errors import ArgumentError, ScheduleError
+from support.cases import each
 
 ALL = [get(collective, name) for collective in CONTRACTS for name in names(collective)]
 N, A, B = 1 << 20, 20e-6, 125e6
@@ -138,7 +139,7 @@ def _pattern(sends: dict[int, tuple[int, int]], there: Topology, chunk: float) -
     return simulate(Algorithm("allreduce", "pattern", steps, lambda p: 4), size, 4 * chunk, there).seconds
 
 
-@pytest.mark.parametrize("algorithm", ALL, ids=label)
+@each("algorithm", ALL)
 def test_every_algorithm_of_every_size_ends_and_loses_no_byte(algorithm: Algorithm) -> None:
     """Counted as cost.py counts: chunks sent times the length of a chunk."""
     two_hosts = topology("hosts:3x3,inside=0.3us/10GB,link=20us/1Gbit")
@@ -180,7 +181,7 @@ def test_uplinks_are_passed_between_racks_only() -> None:
 # --------------------------------------------------------------------------------------------- symmetry
 
 
-@pytest.mark.parametrize("algorithm", ALL, ids=label)
+@each("algorithm", ALL)
 def test_ranks_a_period_apart_do_the_same(algorithm: Algorithm) -> None:
     for size in range(1, 20):
         _is_periodic(algorithm, size)

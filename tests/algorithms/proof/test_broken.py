@@ -9,6 +9,7 @@ import pytest
 from hocket.algorithms import CONTRACTS, Algorithm, Copy, Recv, Send, Step, get, names, verify
 from hocket.algorithms.proof.verify import verify_steps
 from hocket.errors import ArgumentError, ScheduleError
+from support.cases import each
 
 Programs = list[list[Step]]
 
@@ -221,10 +222,11 @@ def test_the_text_says_which_schedule() -> None:
 EVERY = [(collective, name) for collective in CONTRACTS for name in names(collective)]
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
-@pytest.mark.parametrize("size", [4, 5])
-def test_no_op_can_be_spared_or_sent_elsewhere(collective: str, name: str, size: int) -> None:
+@each("algorithm", EVERY)
+@each("size", [4, 5])
+def test_no_op_can_be_spared_or_sent_elsewhere(algorithm: tuple[str, str], size: int) -> None:
     """Every single op of every algorithm: dropped, given another peer, or made to overwrite."""
+    collective, name = algorithm
     good = programs_of(collective, name, size)
     chunks = get(collective, name).chunks(size)
     kinds: tuple[Callable[[Send | Recv], tuple[Send | Recv, ...]], ...] = (

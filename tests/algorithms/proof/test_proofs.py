@@ -10,10 +10,11 @@ from hocket.algorithms import CONTRACTS, Algorithm, Send, get, ids, names, verif
 from hocket.algorithms import pat as pat_module
 from hocket.algorithms.proof.verify import verify_steps
 from hocket.errors import ScheduleError
+from support.cases import each
 
 ALL = [get(collective, name) for collective in CONTRACTS for name in names(collective)]
-SMALL, LARGE = range(1, 14), (16, 33, 64)
-BETWEEN, LARGER = range(14, 34), (100, 127)
+SMALL, LARGE = range(1, 10), (13, 16, 33)
+BETWEEN, LARGER = range(10, 34), (64, 100, 127)
 
 
 def label(algorithm: Algorithm) -> str:
@@ -36,7 +37,7 @@ def verify_all(algorithm: Algorithm, sizes: Iterable[int], large: Iterable[int])
             verify(algorithm, size, root)
 
 
-@pytest.mark.parametrize("algorithm", ALL, ids=label)
+@each("algorithm", ALL)
 def test_every_size_and_root(algorithm: Algorithm) -> None:
     verify_all(algorithm, SMALL, LARGE)
 
@@ -47,7 +48,7 @@ def test_further_sizes_and_every_root(algorithm: Algorithm) -> None:
     verify_all(algorithm, BETWEEN, LARGER)
 
 
-@pytest.mark.parametrize("algorithm", ALL, ids=label)
+@each("algorithm", ALL)
 def test_pipelined_over_segments(algorithm: Algorithm) -> None:
     for size in range(1, 10):
         for root in roots(algorithm, size, few=True):
@@ -75,7 +76,7 @@ def test_the_catalogue(collective: str) -> None:
     assert set(names(collective)) == EXPECTED[collective]
 
 
-@pytest.mark.parametrize("algorithm", [a for a in ALL if a.order == "any"], ids=label)
+@each("algorithm", [a for a in ALL if a.order == "any"])
 def test_order_any_is_not_an_understatement(algorithm: Algorithm) -> None:
     size, root = 6, 2 if CONTRACTS[algorithm.collective].rooted else 0
     with pytest.raises(ScheduleError, match="rank order is promised"):
@@ -130,10 +131,10 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize(("collective", "name"), STEPS)
-def test_the_docstring_steps(collective: str, name: str) -> None:
+@each("algorithm", STEPS)
+def test_the_docstring_steps(algorithm: tuple[str, str]) -> None:
     for size in range(2, 33):
-        assert len(list(get(collective, name).steps(size // 2, size, 0))) == STEPS[collective, name](size), size
+        assert len(list(get(*algorithm).steps(size // 2, size, 0))) == STEPS[algorithm](size), size
 
 
 def sent(algorithm: Algorithm, rank: int, size: int) -> int:
@@ -168,9 +169,10 @@ def test_double_tree_is_balanced_and_shallow() -> None:
         assert len(list(algorithm.steps(0, size, 0))) <= 2 * (log(size) + 1)
 
 
-def test_pat_bounds_its_messages_for_every_limit() -> None:
+@pytest.mark.parametrize("sizes", [(*range(1, 18), 37), pytest.param((18, 19, 64), marks=pytest.mark.more)], ids=str)
+def test_pat_bounds_its_messages_for_every_limit(sizes: Iterable[int]) -> None:
     for most in (1, 2, 4, 8):
-        for size in (*range(1, 20), 37, 64):
+        for size in sizes:
             programs = [list(pat_module.reduce_scatter(rank, size, most)) for rank in range(size)]
             verify_steps(CONTRACTS["reduce_scatter"], programs, chunks=size)
             gathering = [list(pat_module.allgather(rank, size, most)) for rank in range(size)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
@@ -24,6 +25,7 @@ from hocket.collectives.plans.instr import (
 )  # fmt: skip
 from hocket.collectives.plans.lower import lower
 from hocket.kernels.dtypes import by_name
+from support.cases import each
 
 FLOAT32 = by_name("float32")
 PLAIN, CODED = 1024, 260
@@ -35,10 +37,6 @@ BETWEEN_HOSTS = [
     for groups in GROUPS.values() for collective in ("allreduce", "reduce_scatter", "allgather")
     for outer in names(collective) if not get(collective, outer).requires(len(groups))
 ]  # fmt: skip
-
-
-def label(algorithm: Algorithm) -> str:
-    return f"{algorithm.collective}-{algorithm.name}"
 
 
 def between_hosts(algorithm: Algorithm) -> bool:
@@ -78,7 +76,7 @@ def check(algorithm: Algorithm, size: int) -> bool:
     return once
 
 
-@pytest.mark.parametrize("algorithm", ALL, ids=label)
+@each("algorithm", ALL)
 def test_a_loss_is_kept_in_one_place_or_the_algorithm_is_refused(algorithm: Algorithm) -> None:
     fit = {size for size in range(1, 10) if not algorithm.requires(size) and check(algorithm, size)}
     assert 1 in fit
@@ -88,9 +86,10 @@ def test_a_loss_is_kept_in_one_place_or_the_algorithm_is_refused(algorithm: Algo
         assert fit == {1}
 
 
-@pytest.mark.parametrize("algorithm", ALL, ids=label)
-def test_some_ranks_tell_of_many(algorithm: Algorithm) -> None:
-    sizes = [size for size in range(3, 34) if not algorithm.requires(size)]
+@pytest.mark.parametrize("sizes", [(*range(3, 18), 33), pytest.param(range(16, 33), marks=pytest.mark.more)], ids=str)
+@each("algorithm", ALL)
+def test_some_ranks_tell_of_many(algorithm: Algorithm, sizes: Iterable[int]) -> None:
+    sizes = [size for size in sizes if not algorithm.requires(size)]
     assert 16 in sizes and len({_walked(algorithm, size) for size in sizes}) == 1
 
 
@@ -100,7 +99,7 @@ def test_many_ranks_on_hosts_are_walked_as_they_are() -> None:
     assert not keeps_residuals(hierarchical("allreduce", groups, outer="recursive_doubling"), 32)
 
 
-@pytest.mark.parametrize("algorithm", BETWEEN_HOSTS, ids=lambda a: a.doc)
+@each("algorithm", BETWEEN_HOSTS)
 def test_between_hosts_only_their_sums_count(algorithm: Algorithm) -> None:
     size = next(size for size in GROUPS if not algorithm.requires(size))
     check(algorithm, size)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from support import c_rules, jobs
+from support.compiled import compiled
 
 SOURCE = Path(__file__).parent / "weigh_rules.c"
 COUNTS = """
@@ -54,8 +54,7 @@ def test_the_faster_way_is_found(tmp_path: Path) -> None:
 
 def test_results_are_right_whichever_way(tmp_path: Path) -> None:
     (tmp_path / "counts.c").write_text(COUNTS)
-    counts = str(tmp_path / "counts.so")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", str(tmp_path / "counts.c"), "-o", counts], check=True, timeout=60)
+    counts = str(compiled(tmp_path / "counts.so", [tmp_path / "counts.c"], "-shared", "-fPIC", "-O1"))
     for size, weighed, steps in ((2, 1 << 17, 28), (3, 1 << 17, 28), (2, None, 2)):
         counted = jobs.run(size, TRIES.format(weighed=weighed, steps=steps), LD_PRELOAD=counts)
         assert all((int(out) > 0) == (weighed is not None) for out in counted), (size, weighed, counted)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
-
 from hocket.control.protocol import words as of
 from hocket.control.protocol.generations import Claim, Generation, Generations, Seat, To, name_of, seat_of
 from hocket.control.protocol.messages import pack
+from support import cases
 
 
 def seat(uid: str) -> Seat:
@@ -167,7 +166,7 @@ def test_a_newcomer_that_gives_up_is_not_let_in() -> None:
     assert len(net.all["b"].now.seats) == 2 and not net.all["b"].lobby
 
 
-@pytest.mark.parametrize("seed", range(300))
+@cases.each("seed", range(300))
 def test_generations_agree(seed: int) -> None:
     """Five generations, with deaths and newcomers at any moment: the same members, infos and losses everywhere."""
     dice = random.Random(seed)

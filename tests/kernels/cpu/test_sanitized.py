@@ -12,6 +12,7 @@ import pytest
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import DTYPES
 from hocket.kernels.ops import OPS
+from support.compiled import compiled
 
 HERE = Path(__file__).parent
 # The default compiler must be there: the extension was built with one.  The other is a bonus.
@@ -24,13 +25,12 @@ KERNELS = sum(row.kind in op.kinds for row in DTYPES for op in OPS) + sum(
 @pytest.mark.sanitize
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_kernels_run_clean_under_sanitizers(compiler: str, tmp_path: Path) -> None:
-    program = tmp_path / "sanitized"
     # Without optimisation: it compiles in seconds, and nothing undefined is optimised away before it is seen.
     flags = ["-std=gnu11", "-O0", "-g", "-fno-math-errno", "-Wall", "-Wextra", "-Werror"]
     sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     include = f"-I{HERE.parents[2] / 'src' / 'hocket'}"
-    command = [compiler, *flags, *sanitize, include, str(HERE / "sanitized.c"), "-o", str(program)]
-    subprocess.run(command, check=True, timeout=100)
+    sources = [HERE / "sanitized.c"]
+    program = compiled(tmp_path / "sanitized", sources, *flags, *sanitize, include, compiler=compiler)
     # A preloaded allocator or sanitizer of the test run itself must not leak into this program.
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     done = subprocess.run([program], capture_output=True, text=True, timeout=60, env=environment)

@@ -1,12 +1,11 @@
 """The CUDA kernels on this CPU: builds the emulator (tests/kernels/gpu/emulator) around them, and calls it.
 
-g++ must be there.  Nothing is kept: what is built lies in a folder of the caller's.
+g++ must be there.
 """
 
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from hocket.kernels.gpu import launch
 from hocket.kernels.gpu.catalogue import Kernel, Module
+from support.compiled import compiled
 
 ROOT = Path(__file__).parents[3]
 EMULATOR = ROOT / "tests" / "kernels" / "gpu" / "emulator"
@@ -40,22 +40,13 @@ def compile_objects(
     folder: Path, files: Sequence[Path], flags: Sequence[str], include: Path | None = None
 ) -> list[Path]:
     """The objects of C++ files; `include` is the folder in which kernels/ is looked for first."""
-    built = []
-    for file in files:
-        built.append(folder / f"{file.stem}.o")
-        includes = [f"-I{path}" for path in (include, EMULATOR, ROOT / "src" / "hocket") if path]
-        _run(["g++", *FLAGS, *flags, *includes, "-c", file, "-o", built[-1]])
-    return built
+    folders = [f"-I{path}" for path in (include, EMULATOR, ROOT / "src" / "hocket") if path]
+    options = [*FLAGS, *flags, *folders, "-c"]
+    return [compiled(folder / f"{file.stem}.o", [file], *options, compiler="g++") for file in files]
 
 
 def link(target: Path, objects: Sequence[Path], flags: Sequence[str]) -> Path:
-    _run(["g++", *flags, *objects, "-o", target])
-    return target
-
-
-def _run(command: Sequence[str | Path]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-6000:]
+    return compiled(target, objects, *flags, compiler="g++")
 
 
 def build(folder: Path, modules: Iterable[Module], flags: Sequence[str] = ("-O0",)) -> Path:

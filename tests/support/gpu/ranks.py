@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import gc
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from support.jobs import Job
 
 OWNED = ("allocations", "bytes", "pinned", "ipc_maps", "events", "ipc_events_open", "streams")
 """What a communicator makes of the driver's, and must give back."""
-ROOT = Path(__file__).parents[3]
 
 
 def driver() -> ctypes.CDLL:
@@ -73,9 +71,7 @@ def alone() -> Iterator[Any]:
 def build(folder: Path) -> Path:
     """The stand-ins for the driver and the compiler, and the kernels that beside_numpy.py uses."""
     stand_in_cuda.build(folder)
-    source = ROOT / "tests" / "system" / "cuda" / "fake_nvrtc.c"
-    command = ["gcc", "-O1", "-fPIC", "-shared", "-Wl,-soname,libnvrtc.so.13", source, "-o", folder / "libnvrtc.so.13"]
-    subprocess.run(command, check=True, timeout=60)
+    stand_in_cuda.compiler(folder)
     kernels = [catalogue.reduce(dtype, op) for dtype, ops in gpu_oracle.KERNELS.items() for op in ops]
     kernels += [catalogue.scale(dtype) for dtype in gpu_oracle.KERNELS]
     kernels += [catalogue.reduce_by(*each) for each in gpu_oracle.EXPRESSIONS.items()]

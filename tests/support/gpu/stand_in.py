@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from support.compiled import compiled
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "tests" / "system" / "cuda" / "fake_cuda").glob("*.c"))
@@ -17,11 +18,15 @@ FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility
 
 def build(folder: Path, *flags: str) -> Path:
     """libcuda.so.1 in `folder`."""
-    library = folder / "libcuda.so.1"
-    name = f"-Wl,-soname,{library.name}"
-    command = ["gcc", *FLAGS, *flags, f"-I{ROOT}", *map(str, SOURCES), "-o", str(library), name, "-lpthread"]
-    subprocess.run(command, check=True, timeout=60)
-    return library
+    name = "libcuda.so.1"
+    return compiled(folder / name, SOURCES, *FLAGS, *flags, f"-I{ROOT}", f"-Wl,-soname,{name}", "-lpthread")
+
+
+def compiler(folder: Path) -> Path:
+    """libnvrtc.so.13 in `folder`: the stand-in for the compiler."""
+    name = "libnvrtc.so.13"
+    source = ROOT / "tests" / "system" / "cuda" / "fake_nvrtc.c"
+    return compiled(folder / name, [source], "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.compiled import compiled
 from support.gpu import stand_in as stand_in_cuda
 from support.gpu.stand_in import ROOT
 
@@ -17,18 +18,13 @@ HERE = Path(__file__).parent
 
 
 def emulator(folder: Path) -> Path:
-    library = folder / "small_emulator.so"
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    subprocess.run(["gcc", *flags, str(HERE / "small_emulator.c"), "-o", str(library)], check=True, timeout=60)
-    return library
+    return compiled(folder / "small_emulator.so", [HERE / "small_emulator.c"], *flags)
 
 
 def stress(folder: Path, sanitizer: list[str]) -> Path:
-    program = folder / "cuda_stress"
-    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"]
-    sources = [str(HERE / "cuda_stress.c"), "-o", str(program), "-lpthread", "-ldl"]
-    subprocess.run(["gcc", *flags, *sanitizer, *sources], check=True, timeout=60)
-    return program
+    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", "-lpthread", "-ldl"]
+    return compiled(folder / "cuda_stress", [HERE / "cuda_stress.c"], *flags, *sanitizer)
 
 
 def beside(folder: Path, sanitizer: list[str]) -> Path:
@@ -136,14 +132,12 @@ def include() -> Path | None:
     return toolkit if (toolkit / "cuda.h").exists() else None
 
 
-def said(folder: Path, *flags: str) -> list[str]:
-    program = folder / "abi"
-    command = ["gcc", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", *flags, str(HERE / "cuda_abi.c"), "-o", str(program)]
-    subprocess.run(command, check=True, timeout=60)
+def said(program: Path, *flags: str) -> list[str]:
+    compiled(program, [HERE / "cuda_abi.c"], "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", *flags)
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def test_the_interface_is_nvidias(tmp_path: Path) -> None:
     assert include() is not None, "there is no cuda.h: pip install nvidia-cuda-runtime"
-    ours = said(tmp_path)
-    assert ours == said(tmp_path, "-DSYSTEM", f"-I{include()}") and len(ours) > 70
+    ours = said(tmp_path / "ours")
+    assert ours == said(tmp_path / "theirs", "-DSYSTEM", f"-I{include()}") and len(ours) > 70

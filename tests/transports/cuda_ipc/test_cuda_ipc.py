@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import headers
+from support.compiled import compiled
 
 ROOT = Path(__file__).parents[3]
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
@@ -15,8 +16,7 @@ FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitiz
 
 def fuzzed(program: Path, include: Path, seconds: float) -> subprocess.CompletedProcess[str]:
     source = ROOT / "tests" / "fuzz" / "cuda_ipc_fuzz.c"
-    command = ["gcc", *FLAGS, "-fsanitize=address,undefined", f"-I{include}", str(source), "-o", str(program)]
-    subprocess.run(command, check=True, timeout=60)
+    compiled(program, [source], *FLAGS, "-fsanitize=address,undefined", f"-I{include}")
     return subprocess.run([program, str(seconds)], capture_output=True, text=True, timeout=60)
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of an mpirun do in test_mpi.py: `jobs.py NAME`, one function each; every rank ends with "fine".
+"""What the ranks of an mpirun do in test_mpi.py: `jobs.py NAME,...`, one function each; every rank says "fine NAME".
 
 mpi4py is imported only where the job is about it, so that the others find hocket starting it.  One file, as each rank
 of an mpirun starts it anew: a job is a function here and a line of test_mpi.py.
@@ -207,7 +207,7 @@ def late() -> None:
             assert time.monotonic() - start < 4 and time.process_time() - before < 0.7
         else:
             raise AssertionError("it did not wait")
-        print("fine", flush=True)
+        print("fine late", flush=True)
     else:
         time.sleep(2)
     os._exit(0)
@@ -349,5 +349,6 @@ def fallback() -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
-    print("fine", flush=True)
+    for name in sys.argv[1].split(","):
+        globals()[name]()
+        print(f"fine {name}", flush=True)

@@ -24,8 +24,8 @@ IMPI = os.environ.get("HK_TEST_IMPI") or str(Path(HERE).parents[2] / "build" / "
 MPIS = {"openmpi": "openmpi", "mpich": "mpich", "impi": f"impi={IMPI}"}
 SURVIVE = {"openmpi": ["--runtime-options", "continuous"], "impi": ["-disable-auto-cleanup"]}
 """What keeps a launcher from ending all ranks when one is killed.  MPICH's ends them in spite of that option."""
-LEVELS = ("funneled", "serialized", "multiple")
-"""Single is funneled to us."""
+LEVELS = ("funneled", "serialized")
+"""Single is funneled to us, and multiple the usual one."""
 
 
 def others_more(*some: str) -> pytest.MarkDecorator:
@@ -86,9 +86,12 @@ def test_what_the_docs_say_of_root_and_of_more_ranks_than_cores(options: list[st
     assert all(each in text for each in (*options, *env))
 
 
-def fine(mpi: str, size: int, job: str, count: int | None = None, **how: str) -> str:
-    code, out = start(mpi, size, "jobs.py", job, **how)
-    assert out.count("fine") == (size if count is None else count), f"{job} under {mpi} ended with {code}:\n{out}"
+def fine(mpi: str, size: int, *jobs: str, count: int | None = None, **how: str) -> str:
+    """They run one after another, as starting them takes longer than most."""
+    code, out = start(mpi, size, "jobs.py", ",".join(jobs), **how)
+    for job in jobs:
+        said = out.count(f"fine {job}")
+        assert said == (size if count is None else count), f"{job} under {mpi} ended with {code}:\n{out}"
     return out
 
 
@@ -104,30 +107,24 @@ def test_laws_within_a_process() -> None:
     assert code == 0 and out.count("kept") == 1, out
 
 
-@others_more("mpich")
-def test_three_ranks_have_the_bits_of_another_transport(mpi: str) -> None:
-    fine(mpi, 3, "bits")
+@pytest.mark.parametrize(
+    ("mpi", "jobs"),
+    [
+        ("mpich", ["bits", "mismatch", "levels", "waiting", "communicators", "finalized"]),
+        pytest.param("impi", ["bits"], marks=pytest.mark.more),
+        pytest.param("openmpi", ["bits"], marks=pytest.mark.more),
+        *(pytest.param(mpi, [job], marks=pytest.mark.more)
+          for mpi in ("openmpi", "impi") for job in ("mismatch", "levels", "waiting", "communicators", "finalized")),
+    ],
+)  # fmt: skip
+def test_three_ranks(mpi: str, jobs: list[str]) -> None:
+    """The last ends MPI."""
+    fine(mpi, 3, *jobs)
 
 
 @others_more("openmpi")
 def test_three_ranks_call_its_collectives(mpi: str) -> None:
     fine(mpi, 3, "library")
-
-
-@others_more("mpich")
-@pytest.mark.parametrize("job", ["mismatch", "communicators"])
-def test_three_ranks_of_any_mpi(mpi: str, job: str) -> None:
-    fine(mpi, 3, job)
-
-
-@others_more("mpich")
-def test_finalized(mpi: str) -> None:
-    fine(mpi, 2, "finalized")
-
-
-@others_more("mpich")
-def test_waiting(mpi: str) -> None:
-    fine(mpi, 2, "waiting")
 
 
 @others_more("mpich")

@@ -16,6 +16,7 @@ from hocket.transports.shm.channels import RingChannels
 from hocket.transports.shm.transport import RINGS
 from hocket.transports.shm.window import Window, read_memory
 from support import headers
+from support.compiled import compiled
 
 ROOT = Path(__file__).parents[3]
 SOURCE = Path(__file__).parent / "ring_stress.c"
@@ -28,10 +29,8 @@ SOON = ["-DHK_STUCK_NS=2000000000ull"]
 
 
 def build(folder: Path, compiler: str, sanitizer: list[str], include: Path = ROOT) -> Path:
-    program = folder / f"ring_stress-{compiler}-{len(sanitizer)}"
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", f"-I{include}"]
-    subprocess.run([compiler, *flags, *sanitizer, str(SOURCE), "-o", str(program), "-lpthread"], check=True, timeout=60)
-    return program
+    return compiled(folder / "ring_stress", [SOURCE], *flags, *sanitizer, "-lpthread", compiler=compiler)
 
 
 def run(program: Path, *arguments: object) -> tuple[int, str]:

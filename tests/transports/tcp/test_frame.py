@@ -24,6 +24,7 @@ from hocket.control.link import ENDED, LENGTH, LIMIT, Link, Message
 from hocket.control.reactor import Reactor
 from hocket.transports.tcp.stream import SocketStreams
 from support import headers, jobs
+from support.compiled import compiled
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "tests" / "fuzz" / "frame_fuzz.c"
@@ -31,21 +32,18 @@ CORPUS = sorted((ROOT / "tests" / "fuzz" / "corpus").iterdir())
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
 
 
-def compiled(compiler: str, program: Path, include: Path, *more: str) -> list[str]:
-    command = [compiler, *FLAGS, *more, f"-I{include}", str(SOURCE), "-o", str(program)]
-    subprocess.run(command, check=True, timeout=60)
-    return [str(program)]
+MEMORY = "-fsanitize=address,undefined"
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def run(*command: object) -> subprocess.CompletedProcess[str]:
     # A preloaded allocator or sanitizer of the test run itself must not leak into this program.
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, env=environment)
 
 
 def test_a_stream_of_any_bytes_is_read_or_refused(tmp_path: Path) -> None:
-    program = compiled("gcc", tmp_path / "fuzz", ROOT, "-fsanitize=address,undefined")
-    done = run([*program, "4", *map(str, CORPUS)])
+    program = compiled(tmp_path / "fuzz", [SOURCE], *FLAGS, MEMORY, f"-I{ROOT}")
+    done = run(program, 4, *CORPUS)
     assert done.returncode == 0 and done.stdout.startswith("ok"), done.stderr
 
 
@@ -61,16 +59,17 @@ BROKEN = [
 @pytest.mark.parametrize(("header", "old", "new"), BROKEN)
 def test_the_fuzzer_notices(header: str, old: str, new: str, tmp_path: Path) -> None:
     headers.broken(tmp_path, old, new, f"transports/tcp/{header}")
-    program = compiled("gcc", tmp_path / "fuzz", tmp_path, "-fsanitize=address,undefined")
-    assert run([*program, "4", *map(str, CORPUS)]).returncode != 0
+    program = compiled(tmp_path / "fuzz", [SOURCE], *FLAGS, MEMORY, f"-I{tmp_path}")
+    assert run(program, 4, *CORPUS).returncode != 0
 
 
 @pytest.mark.skipif(shutil.which("clang") is None, reason="libFuzzer is clang's; gcc runs the same target above")
 def test_the_libfuzzer_target(tmp_path: Path) -> None:
-    program = compiled("clang", tmp_path / "fuzz", ROOT, "-DLIBFUZZER", "-fsanitize=fuzzer,address,undefined")
+    flags = [*FLAGS, "-DLIBFUZZER", "-fsanitize=fuzzer,address,undefined", f"-I{ROOT}"]
+    program = compiled(tmp_path / "fuzz", [SOURCE], *flags, compiler="clang")
     (tmp_path / "found").mkdir()
     options = ["-max_total_time=3", "-max_len=70000", f"-artifact_prefix={tmp_path}/"]
-    done = run([*program, *options, str(tmp_path / "found"), str(SOURCE.parent / "corpus")])
+    done = run(program, *options, tmp_path / "found", SOURCE.parent / "corpus")
     assert done.returncode == 0, done.stderr[-4000:]
 
 

@@ -17,6 +17,7 @@ from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 from hocket.system import tls
 from support import headers, man_in_the_middle
+from support.compiled import compiled
 
 ROOT = Path(__file__).parents[3]
 CORPUS = sorted((ROOT / "tests" / "fuzz" / "tls").iterdir())
@@ -29,10 +30,9 @@ MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 def hostile_network(folder: Path, seed: int, include: Path = ROOT) -> tuple[int, str]:
     """Exit code and output of two seconds of it."""
-    program = folder / "tls_fuzz"
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", f"-I{include}", *MEMORY]
     source = ROOT / "tests" / "fuzz" / "tls_fuzz.c"
-    subprocess.run(["gcc", *flags, str(source), "-o", str(program), "-ldl"], check=True, timeout=60)
+    program = compiled(folder / "tls_fuzz", [source], *flags, "-ldl")
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     environment["ASAN_OPTIONS"] = "detect_leaks=0"
     done = subprocess.run(

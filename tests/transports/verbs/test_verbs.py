@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support import headers
+from support.compiled import compiled
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
@@ -25,8 +26,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that has our RDMA devices."""
     place = tmp_path_factory.mktemp("machine")
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", f"-I{ROOT}"]
-    library = str(place / "libibverbs.so.1")
-    subprocess.run(["gcc", *flags, str(HERE / "fake_verbs.c"), "-o", library, "-lpthread"], check=True, timeout=60)
+    compiled(place / "libibverbs.so.1", [HERE / "fake_verbs.c"], *flags, "-lpthread")
     for name in ("fake0", "fake1"):
         port = place / "infiniband" / name / "ports" / "1"
         (port / "gid_attrs" / "types").mkdir(parents=True)
@@ -70,11 +70,9 @@ SOON = ["-DHK_V_SILENT_NS=200000000ull", "-DHK_V_ASK_NS=20000000ull"]
 
 
 def build(folder: Path, sanitizer: list[str], include: Path = ROOT) -> Path:
-    program = folder / "verbs_stress"
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter"]
-    sources = [f"-I{include}", str(HERE / "verbs_stress.c")]
-    subprocess.run(["gcc", *flags, *sanitizer, *sources, "-o", str(program), "-lpthread"], check=True, timeout=60)
-    return program
+    flags += [*sanitizer, f"-I{include}", "-lpthread"]
+    return compiled(folder / "verbs_stress", [HERE / "verbs_stress.c"], *flags)
 
 
 def run(program: Path, *job: object, setting: str = "windows=1") -> tuple[int, str]:
