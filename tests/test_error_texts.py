@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.statements import statements
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = (
     "algorithms", "bench", "collectives", "compression", "conformance", "control", "frameworks", "kernels", "observe",
@@ -28,7 +30,7 @@ def texts(path: Path) -> Iterator[str]:
     if path.suffix == ".pyx":
         yield from (found.group(1) for found in IN_CYTHON.finditer(source))
         return
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             parts = (each.value for each in ast.walk(node.exc) if isinstance(each, ast.Constant))
             yield " … ".join(part for part in parts if isinstance(part, str))

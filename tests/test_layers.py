@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import pytest
 
 import hocket
 from hocket.collectives.communicator.communicator import PARTS
+from support.statements import statements
 
 ROOT = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".h", ".cuh")
@@ -101,11 +103,15 @@ BIG = {"kernels/gpu"}
 FILES = [(folder, path) for folder in MAY for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES]
 
 
+LOADS = re.compile(r"import_module|__import__")
+
+
+@functools.cache
 def imported(path: Path) -> list[str]:
     """Every module that this file imports, cimports or includes, as a dotted name."""
     text = path.read_text()
     if path.suffix in (".py", ".pyi"):
-        nodes = list(ast.walk(ast.parse(text)))
+        nodes = list((ast.walk if LOADS.search(text) else statements)(ast.parse(text)))
         direct = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         direct += [word for node in nodes if isinstance(node, ast.Call) for word in loaded(node)]
         named = [(n.module or "", n.names) for n in nodes if isinstance(n, ast.ImportFrom)]
