@@ -111,9 +111,7 @@ def test_a_rank_that_dies_while_the_others_meet_is_named_at_once(start, unix, po
     """By all who are here, long before their time to meet is over."""
     address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
     ranks = [start.one(rank, 4, address, key=key, timeout=20.0) for rank in range(3)]
-    for rank in ranks:
-        rank.hear("there", 20.0)
-    time.sleep(0.3)  # the coordinator may not have read who it is
+    assert sorted(ranks[0].hear("heard") for _ in ranks) == [0, 1, 2]
     ranks[dead].process.kill()
     for rank in ranks:
         if rank.rank != dead:
@@ -144,8 +142,7 @@ def test_a_rank_with_little_time_looks_beside_soon_enough(start, unix, ports, tm
 
 def test_a_duplicate_rank_is_told_and_the_job_goes_on(start, unix):
     first = [start.one(0, 3, unix), start.one(1, 3, unix)]
-    first[1].hear("there")
-    time.sleep(0.3)  # the coordinator may not have read who it is
+    assert sorted(first[0].hear("heard") for _ in first) == [0, 1]
     told = start.one(1, 3, unix).hear("error")
     assert told["error"] == "ArgumentError"
     assert f"rank 1 is taken by process {first[1].process.pid}" in told["text"]

@@ -13,7 +13,8 @@ import pytest
 RANK = """
 import importlib, json, os, sys, threading, time
 from hocket.control import rendezvous
-from hocket.control.protocol.messages import Fault, Left, Lost, Stuck, Verdict
+from hocket.control.protocol import coordinator
+from hocket.control.protocol.messages import Fault, Join, Left, Lost, Stuck, Verdict
 spec = json.loads(sys.argv[1])
 rendezvous.Meet.patience = spec["wrong_key"]
 for module, name, seconds in spec["limits"]:
@@ -29,6 +30,8 @@ def attempt(call, *args):
         gone = list(getattr(why, "missing", getattr(why, "ranks", ())))
         return {"error": type(why).__name__, "text": str(why), "gone": gone}
 key = bytes.fromhex(spec["key"]) if spec["key"] else None
+join = coordinator.HANDLERS[Join]
+coordinator.HANDLERS[Join] = lambda its, by, said: tell(heard=by) or join(its, by, said)
 settle = rendezvous.Meet._settle
 rendezvous.Meet._settle = lambda meet, session: tell(there=True) or settle(meet, session)
 who = rendezvous.Identity(spec["rank"], spec["size"], spec["job"], key)
@@ -73,6 +76,7 @@ class Rank:
     """One process that joins and then does what it is told; `hear(kind)` is the next thing of that kind it tells.
 
     "there": it has found the coordinator, or is it.  "joined": so have all.  "error": what was raised instead.
+    "heard": a rank has said who it is to the coordinator, which this one has.
     limits: seconds of its process that differ, as (module in control/, name, seconds).
     """
 

@@ -160,6 +160,7 @@ from hocket.training import Mesh
 axes, victims = {axes}, {victims}
 mesh = Mesh(comm, axes)
 comm.barrier()
+after_all(me in victims)
 if me in victims:
     os.kill(os.getpid(), signal.SIGKILL)
 notes = []
@@ -231,6 +232,7 @@ def step(pipe):
 pipe = made(mesh)
 step(pipe)
 comm.barrier()
+after_all(me == 3)
 if me == 3:
     os.kill(os.getpid(), signal.SIGKILL)
 row = {"notes": []}

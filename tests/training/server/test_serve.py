@@ -69,7 +69,7 @@ def in_one_process(comm: Communicator) -> None:
         comm.barrier()
         same(client.pull("w"), 3.0 * comm.size * ONES, "after the barrier")
         comm.barrier()
-        time.sleep(0.2 * comm.rank)
+        time.sleep(0.05 * comm.rank)
         client.push("w", ONES)  # the others may be at their block's end already
 
 
