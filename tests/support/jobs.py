@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -31,6 +32,10 @@ class Ended:
     err: str
 
 
+CHANGES = re.compile(
+    r"^\s*[\w.]+\.\w+ = |setattr\(|limit|set\w*[ug]id\(|patch|ctypes|fork|multiproc|HOCKET_RECORD", re.MULTILINE
+)
+"""What a source does to its process, or needs at its start, of which the next program would know."""
 OF_A_JOB = [f"HOCKET_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "SECRET")]
 
 
@@ -53,7 +58,7 @@ class Job:
     hosts: Sequence[tuple[str, str]] = ()
     """Of each rank: its network namespace, and the folder that is its TMPDIR there.  They are told nothing of a job."""
     stay: bool = False
-    """May its processes have run other programs before?  Not where they are what is tested."""
+    """May its processes run other programs before and after?  Not where they are what is tested."""
 
     def __enter__(self) -> Job:
         self.directory = tempfile.mkdtemp(prefix="hocket-test-")
@@ -78,7 +83,7 @@ class Job:
         host = self.hosts[rank] if self.hosts else ()
         pipe = subprocess.PIPE
         text = {"text": True, "errors": "replace"}
-        popen = Staying if self.stay else Popen
+        popen = Staying if self.stay and not CHANGES.search(f"{self.source} {self.env}") else Popen
         return popen(command, env=env, stdout=pipe, stderr=pipe, start_new_session=True, host=host, **text)
 
     def wait(self, seconds: float = 60.0) -> list[Ended]:

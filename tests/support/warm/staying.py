@@ -65,12 +65,13 @@ class Staying(popen.Popen):
         if self._host or self._cores or place["pass_fds"] or "FAKE_CUDA" in place["env"]:
             super()._order(found, place, fds)
             return
-        spent.hear()
         text = found.text(place["cwd"])
         kind = " ".join(word for word in KINDS if word in text)
+        if idle[kind]:
+            spent.hear()
         self._rank = idle[kind].pop() if idle[kind] else Rank(kind)
         self._told, theirs = socket.socketpair()
-        order = {**place, "cores": sorted(os.sched_getaffinity(0))}
+        order = {**place, "program": found, "cores": sorted(os.sched_getaffinity(0))}
         with theirs:
             self._rank.socket.sendmsg(
                 [json.dumps(order).encode()],
@@ -149,9 +150,7 @@ def _be(order: Mapping[str, Any], streams: list[int]) -> None:
     os.chdir(order["cwd"])
     init._config = None  # read once in a process
     logging.getLogger("hocket").handlers.clear()
-    found = program.parsed(order["words"], order["cwd"])
-    assert found is not None
-    code = program.ended(found, order["env"], order["words"])
+    code = program.ended(program.Program(*order["program"]), order["env"], order["words"])
     if code is not None:
         program.end(code)
     for each in threading.enumerate():
