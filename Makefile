@@ -1,6 +1,7 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make quick: most of them.  make test-more: further cases of the same
 # tests.  make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
 # make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
+# make mutants: does the suite notice when the code is wrong?
 # make kills: a parameter server through 1,000 deaths.
 # make chaos: jobs that outlive their ranks, through 1,000 deaths, stops and pulled cables.
 # make compare: beside Gloo and the MPIs, with targets.  make wheel, docs: a wheel, the site.
@@ -35,7 +36,7 @@ PYTEST := PYTHONSAFEPATH=1 $(BIN)/pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test quick lint test-more test-pythons test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
-	test-verbs test-gpu test-browser sanitize fuzz kills chaos chaos-long compare wheel docs clean
+	test-verbs test-gpu test-browser sanitize mutants fuzz kills chaos chaos-long compare wheel docs clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -135,6 +136,12 @@ SEED ?= $(shell date +%s)
 fuzz: $(VENV)/test.stamp
 	$(BIN)/python -m hocket.conformance.fuzz --seconds 600 --seed $(SEED)
 	$(BIN)/python -m hocket.conformance.chaos --seconds 600 --seed $(SEED)
+
+# N mutants of the library's own code, that SEED draws, against the tests that reach them: half an hour at most.  The first
+# time it measures which tests reach which lines, into build/reach, which takes longer; remove that after large changes.
+N ?= 120
+mutants: $(VENV)/test.stamp
+	PYTHONPATH=tests $(BIN)/python -m support.mutants --seed $(SEED) --count $(N)
 
 # 10^5 steps of schedulers of gradients, in random orders, with kills: half an hour.
 orders: $(VENV)/test.stamp
