@@ -53,6 +53,7 @@ class Record:
         self._seen: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
         self._words: dict[str, list[str]] = {}
         self._deselected: set[str] = set()
+        self._failed: set[str] = set()
 
     # --- what a run asks
 
@@ -95,6 +96,8 @@ class Record:
         self._deselected.update(function(item.nodeid) for item in items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.add(function(report.nodeid))
         seen = self._seen[function(report.nodeid)]
         for i, each in enumerate(getattr(report, "cost", [])):
             seen[i] += each
@@ -110,7 +113,7 @@ class Record:
                 lines[name] = line
         for name, (cpu, wall, starts) in self._seen.items():
             new = Line(round(cpu, 2), round(wall, 2), int(starts), self._words.get(name, []))
-            if name not in lines or moved(lines[name], new):
+            if name not in self._failed and (name not in lines or moved(lines[name], new)):  # those may end early
                 lines[name] = new
         if lines != self.lines:
             rows = (f"{json.dumps(name)}: {json.dumps(list(lines[name]))}" for name in sorted(lines))

@@ -133,7 +133,7 @@ def test_a_rank_that_does_not_come(mpi: str) -> None:
 
 
 @others_more("mpich")
-@pytest.mark.parametrize("level", [LEVELS[0], pytest.param(LEVELS[1], marks=pytest.mark.more), LEVELS[2]])
+@pytest.mark.parametrize("level", [LEVELS[0], pytest.param(LEVELS[1], marks=pytest.mark.more)])
 def test_thread_levels(mpi: str, level: str) -> None:
     fine(mpi, 2, "levels", MPI4PY_RC_THREAD_LEVEL=level)
 
