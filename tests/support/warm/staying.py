@@ -138,7 +138,7 @@ def _forget_modules(before: str, now: str) -> None:
 
 
 def _be(order: Mapping[str, Any], streams: list[int]) -> None:
-    """Run the program, and wait for its threads.  One that does not end well is this process's last."""
+    """Run the program.  One that does not end well, or that has threads to wait for, is this process's last."""
     from hocket.collectives.job import init
 
     for target, fd in enumerate(streams):
@@ -151,11 +151,9 @@ def _be(order: Mapping[str, Any], streams: list[int]) -> None:
     init._config = None  # read once in a process
     logging.getLogger("hocket").handlers.clear()
     code = program.ended(program.Program(*order["program"]), order["env"], order["words"])
-    if code is not None:
+    threads = [each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
+    if code is not None or threads:
         program.end(code)
-    for each in threading.enumerate():
-        if each is not threading.main_thread() and not each.daemon:
-            each.join()
 
 
 def _wrong_at_end() -> bool:

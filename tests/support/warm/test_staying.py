@@ -39,6 +39,7 @@ def test_processes_run_one_program_after_another() -> None:
         "sys.kept = os.pipe()",
         "import atexit; atexit.register(print, 'at exit')",
         "sys.exit(0)",
+        "from concurrent import futures; futures.ThreadPoolExecutor().submit(print)",
     ],
 )
 def test_what_leaves_something_is_the_last_of_its_process(line: str) -> None:
