@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ from hocket.collectives.elastic.elastic import DOORS, Elastic
 from hocket.collectives.job import last_words
 from hocket.collectives.job.config import Config
 from hocket.collectives.job.place import OPEN_KEY, addresses_of, own_address
-from hocket.control.elastic.entering import notice
+from hocket.control.elastic.entering import ROUND, notice
 from hocket.control.elastic.reaching import Own, address_of
 from hocket.control.folder import FolderStore
 from hocket.control.handshake import Address
@@ -29,12 +30,17 @@ def newcomer(
     timeout: float,
 ) -> Communicator:  # fmt: skip
     """The communicator of a process that joins a job."""
+    deadline = time.monotonic() + timeout
     way = _way(join, settings, auth)
+    if way.store is not None and way.key is None:  # the key comes with the addresses, and the job may be beginning
+        while not way.addresses() and time.monotonic() < deadline:
+            time.sleep(ROUND)
+        way = way._replace(key=noted(way.store))
     elastic = Elastic(make, settings.encrypt, store=way.store)
     try:
         elastic.open(_host(settings, way.addresses()), settings.ports, "", way.key, info)
         with last_words.seen_to_meet(os.environ):
-            return elastic.join(way.addresses, info, timeout)
+            return elastic.join(way.addresses, info, max(0.0, deadline - time.monotonic()))
     except BaseException:
         elastic.close()
         raise

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -50,15 +49,10 @@ def install(source: Path, site: Path) -> None:
 
 
 def _hand_over(tree: Path, copy: Path) -> None:
-    """What is compiled already, newer than its sources: then the build does not do it again, which takes a minute."""
-    made = tree / "build" / "cython"
-    shutil.copytree(made, copy / "build" / "cython", copy_function=shutil.copyfile, dirs_exist_ok=True)
-    platform = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-    for folder in (tree / "src" / "hocket").iterdir():
-        for compiled in folder.rglob("*.so"):
-            there = copy / "build" / f"lib.{platform}" / "hocket" / folder.name / compiled.relative_to(folder)
-            there.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(compiled, there)
+    """What is compiled already: else the build would do it again, which takes a minute."""
+    for made in ("cython", "cache"):
+        there = copy / "build" / made
+        shutil.copytree(tree / "build" / made, there, copy_function=shutil.copy2, dirs_exist_ok=True)
 
 
 def conformance(site: Path) -> str:

@@ -142,10 +142,12 @@ made.close()
 
 
 def test_a_store_tells_newcomers_where_the_job_is() -> None:
-    """Without a secret the store has the key too."""
+    """Without a secret the store has the key too.  The newcomer may be there before either is written."""
     source = """
 import os, time, hocket
 from hocket.hosting import FolderStore
+while not os.path.exists(os.path.dirname(__file__) + "/come"):
+    time.sleep(0.005)
 store = FolderStore(os.path.dirname(__file__) + "/store")
 comm = hocket.init(int(os.environ["HOCKET_RANK"]), 2, store=store, elastic=True)
 while not comm.waiting:
@@ -158,6 +160,7 @@ made.close()
     new = """
 import os, sys, hocket
 from hocket.hosting import FolderStore
+open(sys.argv[1] + "/come", "w").close()
 comm = hocket.init(join=FolderStore(sys.argv[1] + "/store"), timeout=20)
 print(comm.rank)
 comm.close()

@@ -72,9 +72,11 @@ class Record:
             if sum(own.values()) <= LONG:
                 units[file], walls[file] = indices, sum(own.values())
                 continue
-            for name in names:
-                units[name] = [index for index in indices if function(items[index].nodeid) == name]
-            walls |= own
+            for index in indices:
+                name = function(items[index].nodeid)
+                unit = file if _shares(items[index]) else name
+                units.setdefault(unit, []).append(index)
+                walls[unit] = walls.get(unit, 0.0) + own.pop(name, 0.0)
         return [units[name] for name in sorted(units, key=lambda name: -walls[name])], list(alone.values())
 
     def reads_clock(self, item: pytest.Item) -> bool:
@@ -118,6 +120,13 @@ class Record:
         if lines != self.lines:
             rows = (f"{json.dumps(name)}: {json.dumps(list(lines[name]))}" for name in sorted(lines))
             self.path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Does it use a fixture that tests of its module share?"""
+    fixtures = getattr(item, "_fixtureinfo", None)
+    found = fixtures.name2fixturedefs.values() if fixtures else ()
+    return any(each[-1].scope in ("class", "module", "package") for each in found)
 
 
 def moved(old: Line, new: Line) -> bool:

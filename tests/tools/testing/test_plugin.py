@@ -259,5 +259,5 @@ def test_a_run_without_ranks_loads_one_file_of_it() -> None:
     """Every test run of whoever has hocket loads the plug-in."""
     source = "import sys, pytest, hocket.tools.testing.plugin as _; print(*(m for m in sys.modules if m[:5] in NAMES))"
     words = [sys.executable, "-c", source.replace("NAMES", "('hocke', 'numpy')")]
-    said = subprocess.run(words, capture_output=True, text=True, check=True, env=environ()).stdout
+    said = subprocess.run(words, capture_output=True, text=True, check=True, env=environ(), cold=True).stdout
     assert said.split() == ["hocket", "hocket.tools", "hocket.tools.testing", "hocket.tools.testing.plugin"]
