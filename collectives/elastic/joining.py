@@ -30,17 +30,17 @@ def newcomer(
     timeout: float,
 ) -> Communicator:  # fmt: skip
     """The communicator of a process that joins a job."""
-    deadline = time.monotonic() + timeout
-    way = _way(join, settings, auth)
+    way, began = _way(join, settings, auth), time.monotonic()
     if way.store is not None and way.key is None:  # the key comes with the addresses, and the job may be beginning
-        while not way.addresses() and time.monotonic() < deadline:
+        while not way.addresses() and time.monotonic() < began + timeout:
             time.sleep(ROUND)
         way = way._replace(key=noted(way.store))
+        timeout = max(0.0, began + timeout - time.monotonic())
     elastic = Elastic(make, settings.encrypt, store=way.store)
     try:
         elastic.open(_host(settings, way.addresses()), settings.ports, "", way.key, info)
         with last_words.seen_to_meet(os.environ):
-            return elastic.join(way.addresses, info, max(0.0, deadline - time.monotonic()))
+            return elastic.join(way.addresses, info, timeout)
     except BaseException:
         elastic.close()
         raise

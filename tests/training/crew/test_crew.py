@@ -105,7 +105,7 @@ def each(crew, state):
         note("back")
     if state.position >= 12:
         time.sleep(0.02 if there("back") else 0.3)
-crew = Crew(comm, grace=0.2)
+crew = Crew(comm, grace=1)
 train(crew, 40, each)
 told(crew)
 crew.comm.close()

@@ -212,15 +212,19 @@ def test_a_rank_that_dies_ends_the_round() -> None:
     from support import jobs
 
     source = """
-        import os, numpy as np, hocket
+        import os, time, numpy as np, hocket
         from hocket.training import StreamingDiLoCo
         comm = hocket.init(transport="shm")
         outer = StreamingDiLoCo(comm, {"w": np.ones(9, np.float32)}, every=2, fragments=1, delay=1)
         for step in range(9):
             if comm.rank == 1 and step == 3:
+                while not all(os.path.exists(f"{__file__}.{rank}") for rank in (0, 2)):  # in the round before
+                    time.sleep(0.005)
                 os.kill(os.getpid(), 9)
             try:
                 outer.step()
+                if step == 2:
+                    open(f"{__file__}.{comm.rank}", "w").close()
             except hocket.PeerLostError as lost:
                 print("lost", lost.ranks, step)
                 os._exit(0)
