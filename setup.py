@@ -65,7 +65,6 @@ EXTENSIONS = [
     "system.cuda.shared",
     "system.exit_code",
     "system.tls",
-    "torch.calls.options",
     "torch.calls.quick",
     "transports.adapter",
     "transports.cuda_ipc.channels",

@@ -195,7 +195,7 @@ def test_every_room_is_seen() -> None:
         ("training/__init__.py", "from hocket.observe import clocks\n"),
         ("frameworks/ray/store.py", "from hocket import dtypes\n"),
         ("frameworks/ray/store.py", "from hocket.collectives.job import place\n"),
-        ("frameworks/torch/calls/options.pyx", "from hocket.collectives.engine.shortcut cimport Shortcut\n"),
+        ("frameworks/jax/handler.pyx", "from hocket.collectives.engine.shortcut cimport Shortcut\n"),
         ("frameworks/dask/launch.py", "import hocket.torch\n"),
     ],
 )

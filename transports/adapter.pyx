@@ -5,6 +5,7 @@ The Python object has the methods of `hocket.transports.base.PyChannel`; each ca
 
 import logging
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
@@ -77,7 +78,7 @@ cdef long _send(hk_channel* ch, const hk_call* call, uint64_t length, uint64_t d
 
 
 cdef int _peek(hk_channel* ch, const hk_call* call, hk_view* v, size_t want) noexcept nogil:
-    cdef const unsigned char[::1] data
+    cdef Py_buffer room
     with gil:
         a = <Adapter>(<py_channel*>ch).adapter
         try:
@@ -85,10 +86,9 @@ cdef int _peek(hk_channel* ch, const hk_call* call, hk_view* v, size_t want) noe
             if head is None:
                 return HK_AGAIN
             v.tag, v.length, a.view = head
-            v.avail = len(a.view)
-            if v.avail:
-                data = a.view
-                v.data = <const char*>&data[0]
+            PyObject_GetBuffer(a.view, &room, PyBUF_SIMPLE)
+            v.data, v.avail = <const char*>room.buf, room.len
+            PyBuffer_Release(&room)     # `view` keeps it
             return 1
         except BaseException as e:
             return <int>_failed(a, e)

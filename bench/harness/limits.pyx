@@ -4,6 +4,7 @@ The loops are the plainest ones possible, without hocket's transports.  Only `th
 thread has both its ends; and `fill` and `copy` copy as hocket does.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
@@ -40,30 +41,47 @@ cdef extern from "transports/shm/fill.h" nogil:
     void fill_past(char*, const char*, size_t)
 
 
-def fill(unsigned char[::1] slot, const unsigned char[::1] src, bint past):
+cdef char* memory(array, int flags, size_t* nbytes) except *:
+    """Where its bytes are, and how many; not longer than the array."""
+    cdef Py_buffer room
+    PyObject_GetBuffer(array, &room, flags)
+    nbytes[0] = room.len
+    PyBuffer_Release(&room)
+    return <char*>room.buf
+
+
+def fill(slot, src, bint past):
     """Copy `src` into a slot, whose address is a multiple of 16, through the caches or `past` them."""
-    if slot.shape[0] < src.shape[0] or <size_t>&slot[0] % 16:
+    cdef size_t room, n
+    cdef char* to = memory(slot, PyBUF_WRITABLE, &room)
+    cdef const char* given = memory(src, PyBUF_SIMPLE, &n)
+    if room < n or <size_t>to % 16:
         raise ValueError("the slot is too small, or does not begin at a multiple of 16")
     if past:
-        fill_past(<char*>&slot[0], <const char*>&src[0], src.shape[0])
+        fill_past(to, given, n)
     else:
-        hk_copy(&slot[0], &src[0], src.shape[0])
+        hk_copy(to, given, n)
 
 
-def copy(unsigned char[::1] dst, const unsigned char[::1] src, bint ours):
+def copy(dst, src, bint ours):
     """Copy `src` to `dst`, as hocket does or by the C library's memcpy."""
-    if dst.shape[0] < src.shape[0]:
+    cdef size_t room, n
+    cdef char* to = memory(dst, PyBUF_WRITABLE, &room)
+    cdef const char* given = memory(src, PyBUF_SIMPLE, &n)
+    if room < n:
         raise ValueError("there is too little room")
     if ours:
-        hk_copy(&dst[0], &src[0], src.shape[0])
+        hk_copy(to, given, n)
     else:
-        memcpy(&dst[0], &src[0], src.shape[0])
+        memcpy(to, given, n)
 
 
-def pingpong(unsigned char[::1] shared, int rank, unsigned int first, unsigned int rounds):
+def pingpong(shared, int rank, unsigned int first, unsigned int rounds):
     """`rounds` times a cache line to the other process and back; `first` goes up by `rounds` from call to call."""
-    cdef unsigned int* mine = <unsigned int*>&shared[LINE * rank]
-    cdef unsigned int* theirs = <unsigned int*>&shared[LINE * (1 - rank)]
+    cdef size_t room
+    cdef char* lines = memory(shared, PyBUF_WRITABLE, &room)
+    cdef unsigned int* mine = <unsigned int*>(lines + LINE * rank)
+    cdef unsigned int* theirs = <unsigned int*>(lines + LINE * (1 - rank))
     cdef unsigned int i
     with nogil:
         for i in range(first + 1, first + rounds + 1):

@@ -1,5 +1,7 @@
 """Instructions: send, recv and reduce, each as far as its channels go without waiting; copy, apply and call."""
 
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint64_t, uintptr_t
 
 from hocket.collectives.plans.plan cimport OUT, Instr
@@ -198,7 +200,9 @@ cdef int call_user(Core* e, Run* r, void* out, const void** ways, int k, size_t 
             if r.device != NULL:
                 user([<uintptr_t>ways[i] for i in range(k)], <uintptr_t>out, n)
             else:
-                user([(<const char[:n]>(<const char*>ways[i])) for i in range(k)], <char[:n]>(<char*>out))
+                # PyBUF_WRITE for the inputs, too: torch warns of a tensor that cannot be written.
+                given = [PyMemoryView_FromMemory(<char*>ways[i], n, PyBUF_WRITE) for i in range(k)]
+                user(given, PyMemoryView_FromMemory(<char*>out, n, PyBUF_WRITE))
             return 0
         except BaseException as error:
             (<object>e.self).error = error

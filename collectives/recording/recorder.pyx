@@ -11,6 +11,8 @@ import threading
 import time
 
 cimport cython
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -210,7 +212,7 @@ cdef class Recorder:
 
     def image(self):
         """All of it, for `records.read`; not to be kept longer than this."""
-        return memoryview(<char[:self.size]>self.base)
+        return PyMemoryView_FromMemory(<char*>self.base, self.size, PyBUF_READ)
 
     def trace(self, str folder):
         """Begin a trace: a file in this folder, whose table has the same lines; if there is one, it is for this, too.

@@ -5,6 +5,7 @@ that holds nothing of Python's: it asks `_gather` or `_scatter`, which take the 
 GIL back when it throws.  (The compilers for Linux give C functions the tables that unwinding needs.)
 """
 
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy
@@ -16,10 +17,6 @@ from hocket.errors import ArgumentError
 # LightGBM's include/LightGBM/meta.h
 ctypedef void (*reducer_t)(const char* input, char* output, int type_size, int32_t nbytes) noexcept nogil
 ctypedef void (*throw_t)(const char* what) noexcept nogil
-
-cdef extern from "Python.h":
-    enum: PyBUF_READ
-    enum: PyBUF_WRITE
 
 cdef throw_t throw = NULL
 current = threading.local()
@@ -70,19 +67,22 @@ cdef const char* _gather(
 cdef const char* _scatter(
     char* input, int32_t input_size, int type_size, const int32_t* lengths, int n, char* output, reducer_t reducer
 ) noexcept with gil:
-    cdef unsigned char[::1] blocks
+    cdef Py_buffer room
+    cdef char* blocks
     cdef int32_t length
     cdef Py_ssize_t step, into, of
     try:
         network = _network()
         length = lengths[<int>network.rank]
         mine = PyMemoryView_FromMemory(input, input_size, PyBUF_READ)
-        blocks = network.exchange(mine, _counts(lengths, n))
-        step = blocks.shape[0] // n
+        received = network.exchange(mine, _counts(lengths, n))
+        PyObject_GetBuffer(received, &room, PyBUF_SIMPLE)
+        blocks, step = <char*>room.buf, room.len // n
+        PyBuffer_Release(&room)     # `received` keeps it
         if length:
             for into, of in network.order:
-                reducer(<char*>&blocks[of * step], <char*>&blocks[into * step], type_size, length)
-            memcpy(output, &blocks[0], length)
+                reducer(blocks + of * step, blocks + into * step, type_size, length)
+            memcpy(output, blocks, length)
         return NULL
     except BaseException as error:
         return _failed(error)

@@ -3,7 +3,6 @@
     methods.py   their collectives and messages
     names.py     what methods are called in which version of torch
     issuing.py   at once or with a Work, by itself or with others
-    options.pyx  what torch's AllreduceOptions say: the op, asynchronous or not
     ops.py       torch's ReduceOp in hocket's words
     tensors.py   tensors as hocket takes them: plain, contiguous, one behind the other
     quick.pyx    the short way of an all_reduce that was made before

@@ -6,14 +6,14 @@ general way.
 
 from hocket.collectives.calls.ask cimport Ask, asking
 from hocket.collectives.engine.shortcut cimport MISS, Shortcut
-from hocket.torch.calls.options cimport is_async, op_name
 
 import torch
 import torch.distributed as dist
 
 from hocket.errors import Error
-from hocket.torch.errors import as_torch
+from hocket.torch.calls.ops import NAMES
 from hocket.torch.calls.works import Work
+from hocket.torch.errors import as_torch
 
 cdef object profiled = torch._C._autograd._profiler_enabled
 cdef object OPTIONS = dist.AllreduceOptions
@@ -25,8 +25,8 @@ def allreduce(self, tensors, opts=None, op=None, timeout=None):
     cdef Ask ask
     cdef bint later
     if type(opts) is OPTIONS and type(tensors) is list and len(<list>tensors) == 1:
-        name = op_name(opts)
-        later = is_async(opts)
+        name = NAMES.get(opts.reduceOp.op)
+        later = opts.asyncOp
         if name is not None and not profiled() and not (later and self._together is not None):
             shortcut = self.comm.shortcut
             try:
