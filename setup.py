@@ -81,13 +81,15 @@ EXTENSIONS = [
     "transports.verbs.device",
     "transports.verbs.ends",
 ]
-# -O3 doubles the time of a compilation.  It saves a short call 4 to 26 % of the instructions in these, and the other
-# modules nothing that was found (valgrind --tool=callgrind; bench/observe/recorder.py counts).
+# What a call or a channel runs through: there -O3 saves 4 to 26 % of the instructions (valgrind --tool=callgrind;
+# bench/observe/recorder.py counts).  It takes more than twice the time of -Og, which does for the other modules.
 QUICK = {
     "collectives.communicator.collectives", "collectives.communicator.point_to_point", "collectives.engine.drive",
     "collectives.engine.engine", "collectives.engine.instructions", "collectives.engine.matching",
-    "collectives.engine.short_messages", "collectives.engine.shortcut", "collectives.waiting.queued",
-    "kernels.cpu.reduce", "kernels.digest", "torch.calls.quick", "transports.loopback", "transports.shm.channels",
+    "collectives.engine.short_messages", "collectives.engine.shortcut", "collectives.waiting.progress",
+    "collectives.waiting.queued", "kernels.cpu.reduce", "kernels.digest", "torch.calls.quick",
+    "transports.cuda_ipc.channels", "transports.loopback", "transports.mpi.channel", "transports.pinned.channels",
+    "transports.shm.channels", "transports.tcp.stream", "transports.tcp.tls_channels", "transports.verbs.channels",
 }  # fmt: skip
 # Loops over elements: the vectors of -O3 without what it unrolls and peels around them, which costs twice the time and
 # gains nothing (bench/kernels.py).  Of two levels on x86-64; elsewhere there is one.
@@ -154,7 +156,7 @@ class Build(build_ext):
 
 def extension(name):
     source = f"src/hocket/{name.replace('.', '/')}.pyx"
-    optimise = VECTORS if name == "kernels.cpu.reduce" and X86 else ["-O3" if name in QUICK else "-O1"]
+    optimise = VECTORS if name == "kernels.cpu.reduce" and X86 else ["-O3" if name in QUICK else "-Og"]
     return Extension(
         f"hocket.{name}",
         [source],
