@@ -177,11 +177,12 @@ def test_without_the_mark_there_is_no_communicator(ran: Ran) -> None:
 def test_xdist_beside_it(ran: Ran, tmp_path: Path) -> None:
     """Each of its workers has ranks of its own; what is told is the same, but for how many calls a pool has made."""
     beside = run(tmp_path, "-n", "2")
-    told, wanted = (
-        {name: (case.kind, re.sub(r"call number \d+", "", case.message.partition("\n")[0])) for name, case in each.items()}
-        for each in (beside.cases, ran.cases)
-    )
-    assert told == wanted, beside.out
+
+    def told(cases: dict[str, Case]) -> dict[str, tuple[str, str]]:
+        lines = {name: re.sub(r"number \d+", "", case.message.partition("\n")[0]) for name, case in cases.items()}
+        return {name: (cases[name].kind, line) for name, line in lines.items()}
+
+    assert told(beside.cases) == told(ran.cases), beside.out
 
 
 def test_first_failure_and_choice(tmp_path: Path) -> None:
