@@ -185,7 +185,7 @@ def wait_for(true: Callable[[], object], seconds: float = 30.0, what: str = "") 
 
 @contextlib.contextmanager
 def job(
-    size: int, source: str, where: pathlib.Path, env: Mapping[str, str] | None = None, **more: Any
+    size: int, source: str, where: pathlib.Path, env: Mapping[str, str] | None = None, stay: bool = True, **more: Any
 ) -> Iterator[Job]:
     """A job with a TMPDIR and a directory of signs (`ready`) of its own, below `where`."""
     signs, temporary = where / "signs", where / "tmp"
@@ -194,7 +194,7 @@ def job(
     path = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
     own = {"FAULTY": str(signs), "TMPDIR": str(temporary), "PYTHONPATH": path, **(env or {})}
     source = HEAD + source
-    with Job(size, source, env=own, **more) as made:
+    with Job(size, source, env=own, stay=stay, **more) as made:
         yield made
         for process in made.processes:  # each was the leader of a session: nothing of it may be left
             assert process.poll() is None or not _session(process.pid)
@@ -206,12 +206,12 @@ def all_ready(where: pathlib.Path, ranks: range | list[int], what: str = "ready"
 
 
 def _session(leader: int) -> list[int]:
-    """The living processes of a session."""
+    """The other living processes of a session."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == leader and fields[0] != "Z":
+            if int(fields[3]) == leader != int(pid) and fields[0] != "Z":
                 found.append(int(pid))
     return found
 

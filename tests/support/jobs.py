@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 import hocket
 from support.warm.popen import Popen
+from support.warm.staying import Staying
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """Where a rank's process finds these files."""
@@ -30,6 +32,10 @@ class Ended:
     err: str
 
 
+CHANGES = re.compile(
+    r"^\s*[\w.]+\.\w+ = |setattr\(|limit|set\w*[ug]id\(|patch|ctypes|fork|multiproc|HOCKET_RECORD", re.MULTILINE
+)
+"""What a source does to its process, or needs at its start, of which the next program would know."""
 OF_A_JOB = [f"HOCKET_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "SECRET")]
 
 
@@ -51,6 +57,8 @@ class Job:
     """Words before the command of a rank."""
     hosts: Sequence[tuple[str, str]] = ()
     """Of each rank: its network namespace, and the folder that is its TMPDIR there.  They are told nothing of a job."""
+    stay: bool = False
+    """May its processes run other programs before and after?  Not where they are what is tested."""
 
     def __enter__(self) -> Job:
         self.directory = tempfile.mkdtemp(prefix="hocket-test-")
@@ -75,7 +83,8 @@ class Job:
         host = self.hosts[rank] if self.hosts else ()
         pipe = subprocess.PIPE
         text = {"text": True, "errors": "replace"}
-        return Popen(command, env=env, stdout=pipe, stderr=pipe, start_new_session=True, host=host, **text)
+        popen = Staying if self.stay and not CHANGES.search(f"{self.source} {self.env}") else Popen
+        return popen(command, env=env, stdout=pipe, stderr=pipe, start_new_session=True, host=host, **text)
 
     def wait(self, seconds: float = 60.0) -> list[Ended]:
         """Every rank's end; ranks still there after `seconds` are killed and the test fails."""
@@ -104,9 +113,9 @@ class Job:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def run(size: int, source: str, seconds: float = 60.0, **env: str) -> list[str]:
+def run(size: int, source: str, seconds: float = 60.0, stay: bool = True, **env: str) -> list[str]:
     """Run `source` on `size` ranks; all must end with 0.  What each printed."""
-    with Job(size, source, env=env) as job:
+    with Job(size, source, env=env, stay=stay) as job:
         ends = job.wait(seconds)
     for r, end in enumerate(ends):
         assert end.code == 0, f"rank {r} ended with {end.code}:\n{end.err}\n{end.out}"

@@ -53,7 +53,7 @@ def test_a_job_uses_it(line: dict[str, str]) -> None:
             tuned = comm.tune(["allreduce"], [8], seconds=0.2)
             print((x == 6).all(), "line" in str(tuned.points))
     """
-    assert jobs.run(3, source, **line) == ["True True\n"] * 3
+    assert jobs.run(3, source, stay=False, **line) == ["True True\n"] * 3
 
 
 def test_a_package_that_fails_is_told_of(line: dict[str, str], tmp_path: pathlib.Path) -> None:

@@ -109,21 +109,24 @@ def forget() -> None:
 
 def run(program: Program, env: Mapping[str, str], words: Sequence[str]) -> NoReturn:
     """Run it to its end; this process ends with it."""
-    if "torch" in sys.modules:
-        _end_without_torch()
+    end_without_torch()
+    end(ended(program, env, words))
+
+
+def ended(program: Program, env: Mapping[str, str], words: Sequence[str]) -> int | None:
+    """Run it; with which code it ends.  None: it has come to its last line."""
     _variables(env)
     _streams(bool(env.get("PYTHONUNBUFFERED")))
     _paths(program, env)
     sys.orig_argv[:] = words
-    code = 0
     try:
         _run(program)
-    except SystemExit as end:
-        code = _code(end)
+    except SystemExit as asked:
+        return _code(asked)
     except BaseException as error:
-        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         _tell(error)
-    _end(code)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return None
 
 
 def _run(program: Program) -> None:
@@ -198,14 +201,17 @@ def _tell(error: BaseException) -> None:
     sys.excepthook(type(error), error, tb)
 
 
-def _end_without_torch() -> None:
+def end_without_torch() -> None:
     """At this process's end, after Python's and our own handlers, leave torch's as they are: they take 0.2 s."""
+    if "torch" not in sys.modules:
+        return
     libc = ctypes.CDLL(None)
     libc.on_exit(libc._exit, None)
 
 
-def _end(code: int) -> NoReturn:
+def end(code: int | None) -> NoReturn:
     """End well, as Python does, but leave the modules that the parent imported whole: 30 ms, with torch 80."""
+    code = code or 0
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
     vars(sys.modules["__main__"]).clear()
