@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,12 @@ STEPS = 12
 
 
 def gradient(rank: int, step: int, shape: tuple[int, ...]) -> Array:
+    return _gradient(rank, step, shape).copy()
+
+
+@cache
+def _gradient(rank: int, step: int, shape: tuple[int, ...]) -> Array:
+    """Made once, as all methods take the same."""
     return np.random.default_rng([rank, step, *shape]).standard_normal(shape).astype(np.float32)
 
 
