@@ -55,9 +55,10 @@ def same_bits_everywhere(comm: Communicator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "transport"), [(2, "threads"), (3, "threads"), (4, "threads"), (5, "threads"), (4, "shm"), (3, "tcp")]
+    ("size", "transport"), [(3, "threads"), (5, "threads"), (4, "shm"), (3, "tcp")]
 )
 def test_same_bits_on_all_ranks_and_runs(size: int, transport: str) -> None:
+    """Two ranks have one order only."""
     spread(same_bits_everywhere, size, transport)
 
 
