@@ -112,6 +112,7 @@ def serve(fd: int) -> None:
     program.end_without_torch()
     orders = socket.socket(fileno=fd)
     hocket.init().close()  # opens what a process keeps
+    _drop_recorder()
     handlers = atexit._ncallbacks()
     path = ""
     while True:
@@ -172,13 +173,25 @@ def _wrong_at_end() -> bool:
     init._leave()
     init.exit_code = exit_code
     vars(sys.modules["__main__"]).clear()
-    gc.collect()
+    _drop_recorder()
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     with open(os.devnull, "r+b") as null:
         for target in range(3):
             os.dup2(null.fileno(), target)
     return watched.wrong
+
+
+def _drop_recorder() -> None:
+    """Whoever tells what the ranks of its host did last reads those of all processes that have one."""
+    from hocket.collectives import default
+    from hocket.collectives.job import init
+    from hocket.collectives.recording import recorder
+
+    default.set_default(None)
+    init._worlds.clear()
+    recorder.forked()
+    gc.collect()
 
 
 def _held() -> set[str]:

@@ -60,6 +60,7 @@ def zygote() -> Iterator[None]:
     """Of this file's own, so that the functions above are in it.  This process has read its environment."""
     pool.close_all()
     hocket.init(make_default=False).close()
+    pool.prepare()  # here, so that it counts for each test
     yield
     pool.close_all()
 
