@@ -48,6 +48,7 @@ def test_a_pipeline_says_its_shares() -> None:
     assert 0 < computing <= 100 and reading + computing + averaging >= 90, "each share is its slowest rank's"
 
 
+@pytest.mark.more
 def test_signs_of_a_momentum_are_enough() -> None:
     """1-bit Adam is as good as Adam, within two hundredths of the images, and sends a third."""
     assert len((EXAMPLES / "one_bit_adam.py").read_text().splitlines()) < 65

@@ -14,6 +14,7 @@ import pytest
 from hocket.conformance import GROUP_LAWS, LAWS
 from support import jobs
 
+pytestmark = pytest.mark.more
 ROOT = Path(__file__).parents[2]
 WHEEL = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 """What pip calls, which itself takes longer."""

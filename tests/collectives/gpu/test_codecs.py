@@ -34,7 +34,7 @@ def test_the_bits_of_the_host(size: int, built: Path, tmp_path: Path) -> None:
     ("ipc", "slot"),
     [
         pytest.param(1, MAPPED_SLOT, id="mapped", marks=pytest.mark.more),
-        pytest.param(0, PINNED_SLOT, id="pinned"),
+        pytest.param(0, PINNED_SLOT, id="pinned", marks=pytest.mark.gpu),
     ],
 )
 def test_messages_of_several_slots(ipc: int, slot: int, built: Path, tmp_path: Path) -> None:
@@ -50,6 +50,7 @@ def test_where_kernels_of_all_ranks_meet(built: Path, tmp_path: Path) -> None:
         assert said["done"]
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_between_hosts(built: Path, tmp_path: Path) -> None:
     source = CODED.format(before="", what="between_hosts(comm, comm.groups)")

@@ -100,6 +100,7 @@ with alone() as comm:
 """
 
 
+@pytest.mark.gpu
 def test_more_ranks_than_a_usual_kernel_has_operands(built: Path, tmp_path: Path) -> None:
     for said in gpu_ranks.run(built, 10, MANY, tmp_path, seconds=90):
         assert said["done"]

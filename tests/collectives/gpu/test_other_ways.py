@@ -71,8 +71,8 @@ with alone() as comm:
     ("before", "knobs", "why"),
     [
         ("", {"ipc": 0}, "operation not supported"),
-        ("", {"pool": 1}, "invalid argument"),
-        ("", {"devices": 2, "peers": 0}, "peer access is not supported"),
+        pytest.param("", {"pool": 1}, "invalid argument", marks=pytest.mark.gpu),
+        pytest.param("", {"devices": 2, "peers": 0}, "peer access is not supported", marks=pytest.mark.gpu),
         ("cuda.library(); gpu_ranks.refuse('cuIpcOpenMemHandle_v2', -int(os.environ['HOCKET_RANK'] == '1'), 205)", {},
          "mapping of buffer object failed"),
         ("os.environ['HOCKET_TRANSPORT'] = 'tcp'", {}, "the ranks' processes talk over tcp"),

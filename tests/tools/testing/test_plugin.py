@@ -174,6 +174,7 @@ def test_without_the_mark_there_is_no_communicator(ran: Ran) -> None:
     assert "mark this with @pytest.mark.ranks(size)" in ran.cases["test_has_no_ranks"].message
 
 
+@pytest.mark.more
 def test_xdist_beside_it(ran: Ran, tmp_path: Path) -> None:
     """Each of its workers has ranks of its own; what is told is the same, but for how many calls a pool has made."""
     beside = run(tmp_path, "-n", "2")
