@@ -49,11 +49,11 @@ def total(comm: hocket.Communicator) -> float:
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_jobs_at_once_in_threads_of_a_process(transport: str) -> None:
     """Four jobs of three ranks, each with a store of its own: nobody gets into another's job."""
-    stores = [Shared() for _ in range(4)]
+    before, stores = threading.enumerate(), [Shared() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         jobs = pool.map(lambda store: ranks(3, total, store, transport=transport), stores)
         assert list(jobs) == [[6.0, 6.0, 6.0]] * 4
-    left = [thread.name for thread in threading.enumerate() if "hocket" in thread.name and thread.is_alive()]
+    left = [each.name for each in threading.enumerate() if "hocket" in each.name and each not in before]
     assert set(left) <= {"hocket-pool"}  # these wait a while for other work of this process
 
 
