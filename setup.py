@@ -170,7 +170,7 @@ def extension(name):
 
 
 def remove_halves():
-    """What Cython was interrupted in; it is newer than its source all the same."""
+    """Remove .c files that Cython was interrupted in; they are newer than their sources all the same."""
     for path in glob("build/cython/**/*.c", recursive=True):
         with open(path, "rb") as file:
             whole = file.read().endswith(END)

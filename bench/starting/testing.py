@@ -1,4 +1,4 @@
-"""What do tests on ranks cost, beside the same tests on one?
+"""Time of tests on ranks beside that of the same tests on one.
 
     python -m hocket.bench.starting.testing [--tests 50] [--ranks 3] [--repeat 5]
 

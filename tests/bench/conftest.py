@@ -1,4 +1,4 @@
-"""Of the benches' own tests those that start processes are for `make test-more`, but for two runs of the command."""
+"""Benches' own tests that start processes are for `make test-more`, but for two runs of the command."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What compilers make of C for the tests: kept in build/cache by the contents that they read, and flags."""
+"""Compiled C for the tests, kept in build/cache by the contents that the compiler reads, and its flags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.warm.popen import spent
 
 CACHE = Path(__file__).parents[2] / "build" / "cache"
 NAMED = re.compile(rb'[<"]([\w./+-]+\.(?:h|cuh|c|cpp))[>"]')
-"""What a file may include, also by a macro."""
+"""Names that a file may include, also by a macro."""
 
 
 def compiled(target: Path, sources: Iterable[Path], *flags: str, compiler: str = "gcc", seconds: float = 100) -> Path:

@@ -14,13 +14,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import hocket
 from support.warm.popen import Popen
+from support.warm.program import SOURCES, TESTS
 from support.warm.staying import Staying
-
-TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""Where a rank's process finds these files."""
-SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(hocket.__file__)))
 
 
 @dataclass
@@ -35,7 +31,8 @@ class Ended:
 CHANGES = re.compile(
     r"^\s*[\w.]+\.\w+ = |setattr\(|limit|set\w*[ug]id\(|patch|ctypes|fork|multiproc|HOCKET_RECORD", re.MULTILINE
 )
-"""What a source does to its process, or needs at its start, of which the next program would know."""
+"""Words of a source that changes its process, or needs something at its start: the next program would notice."""
+__all__ = ["SOURCES", "TESTS", "Ended", "Job", "run"]
 OF_A_JOB = [f"HOCKET_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "SECRET")]
 
 

@@ -1,4 +1,4 @@
-"""What is compiled is compiled once, and anew when anything that the compiler reads differs."""
+"""A program is compiled once, and anew when anything that the compiler reads differs."""
 
 from __future__ import annotations
 

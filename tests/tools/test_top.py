@@ -104,7 +104,7 @@ def test_the_rank_that_hangs_is_named(kind: str, tmp_path: Path) -> None:
 
 
 def _when_others_wait(name: str) -> top.Jobs:
-    """What is seen as soon as ranks 0 and 2 of the job are inside a call, or after some looks."""
+    """Look until ranks 0 and 2 of the job are inside a call, or some times."""
     for _ in range(20):
         looked = top.look()
         if sum(any(one.inside for one in row.standings) for row in looked.jobs.get(name, [])) > 1:

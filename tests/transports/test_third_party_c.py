@@ -17,7 +17,7 @@ from support import jobs
 pytestmark = pytest.mark.more
 ROOT = Path(__file__).parents[2]
 WHEEL = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-"""What pip calls, which itself takes longer."""
+"""The call that pip makes; pip itself takes longer."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def install(source: Path, site: Path) -> None:
 
 
 def _hand_over(tree: Path, copy: Path) -> None:
-    """What is compiled already: else the build would do it again, which takes a minute."""
+    """Copy what is compiled already: else the build would do it again, which takes a minute."""
     for made in ("cython", "cache"):
         there = copy / "build" / made
         shutil.copytree(tree / "build" / made, there, copy_function=shutil.copy2, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""Who waits where, when ranks do not end: what `hocket top` shows of them, and the line of each."""
+"""The account of ranks that do not end: what `hocket top` shows of them, and the line of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks of a pool say of one call, until all have ended, or it has lasted too long."""
+"""Hears the ranks of a pool on one call, until all have ended, or it has lasted too long."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ANSWER = 1.0
 
 @dataclass
 class Outcome:
-    """What became of a call, by rank."""
+    """The outcome of a call, by rank."""
 
     done: dict[int, Any] = field(default_factory=dict)
     raised: dict[int, Raised] = field(default_factory=dict)
     died: dict[int, str] = field(default_factory=dict)
-    """How these ended: "was killed by SIGSEGV"."""
+    """Ends of ranks, in words: "was killed by SIGSEGV"."""
     account: str = ""
-    """Who waited where, if some did not end."""
+    """The account of who waited where, if some did not end."""
     disturbed: bool = False
     """Did the failure of some end the calls of others?"""
 
@@ -42,7 +42,7 @@ class Outcome:
 
 
 class Heard(Protocol):
-    """What is used of a pool."""
+    """The part of a pool that is used here."""
 
     ends: list[Connection]
     watched: list[int]

@@ -28,7 +28,7 @@ _here: _Here | None = None
 
 
 class Asked(NamedTuple):
-    """What a mark asks for: `ranks(size, timeout=)`."""
+    """A mark's wishes: `ranks(size, timeout=)`, in seconds."""
 
     size: int
     timeout: float | None = None
@@ -120,12 +120,12 @@ def _pass_on_warnings(item: pytest.Item, found: Iterable[tuple[Any, ...]]) -> No
 
 
 class Ran(NamedTuple):
-    """What one rank says of a test."""
+    """One rank's account of a test."""
 
     reports: list[Any]
     warnings: list[tuple[Any, ...]]
     stopped: str | None = None
-    """What it gave to `pytest.exit`."""
+    """The reason that it gave to `pytest.exit`."""
 
 
 def is_rank() -> bool:
@@ -149,7 +149,7 @@ def on_rank(comm: Communicator, index: int, following: int | None) -> Ran:
 
 
 class _Here:
-    """What a rank changes in the pytest that it is a copy of: it tells its pool alone."""
+    """Changes the pytest that a rank is a copy of: it tells its pool alone."""
 
     def __init__(self, comm: Communicator) -> None:
         self.reports: list[pytest.TestReport] = []
@@ -194,7 +194,7 @@ class _Here:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Of a subtest."""
+        """A subtest's report."""
         self.reports.append(report)
 
     def _leave(self) -> None:

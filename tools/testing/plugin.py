@@ -42,7 +42,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
-    """Of pytest-timeout: its limit counts, and what it would do then is replaced by who waits where."""
+    """pytest-timeout's limit counts, and the account of who waits where replaces what it would do then."""
     if item.get_closest_marker(MARK) is None:
         return None
     from hocket.tools.testing import items

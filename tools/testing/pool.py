@@ -134,7 +134,7 @@ class Pool:
         return len(calls) == 1 and None not in calls
 
     def end_of(self, r: int) -> str:
-        """How that rank ended; it has, or has nothing any more by which it hears."""
+        """Words on that rank's end; it has ended, or has nothing any more by which it hears."""
         if not wait([self.watched[r]], 1.0):
             os.kill(self.pids[r], signal.SIGKILL)
         code = self._zygote.reap(self.pids[r])

@@ -31,18 +31,18 @@ from hocket.errors import Error
 
 
 class Raised(NamedTuple):
-    """What a function raised on a rank."""
+    """An error that a function raised on a rank."""
 
     text: str
     """The traceback."""
     kind: int
-    """How likely others follow from it, or it from others: as `kind_of` says."""
+    """Its kind (`kind_of`): whether errors of other ranks follow from it, or it from them."""
 
 
 BETWEEN = ("/_pytest/", "/hocket/tools/testing/", "/pluggy/")
 """Folders of what calls the user's functions here."""
 at_end: list[Callable[[], object]] = []
-"""What is called when the pool ends."""
+"""Functions that are called when the pool ends."""
 _failure: BaseException | None = None
 
 

@@ -17,7 +17,7 @@ from hocket.tools.doctor.units import ranks
 from hocket.tools.testing.hearing import Outcome
 
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?")
-"""What may differ between texts that are alike: ranks, values, addresses."""
+"""Parts that may differ between texts that are alike: ranks, values, addresses."""
 MOST = 8
 """Ranks whose own messages are listed below a failure that is alike on all of them."""
 Link = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
@@ -49,18 +49,18 @@ def merged(item: pytest.Item, size: int, outcome: Outcome) -> list[pytest.TestRe
 
 
 def _kind(failed: pytest.TestReport) -> int:
-    """As `rank.kind_of` has it."""
+    """Its kind, by `rank.kind_of`."""
     return int(getattr(failed, "hocket_kind", 0))
 
 
 def _without_echoes(found: Found) -> Found:
-    """What other ranks failed with in another phase than the rank on which it began."""
+    """Failures of other ranks in another phase than that of the rank on which it began."""
     failed = {r: _kind(each) for r, each in found.items() if each.failed}
     return found if min(failed.values(), default=0) < 2 else {r: each for r, each in found.items() if r not in failed}
 
 
 def _phases(by_rank: Mapping[int, Sequence[pytest.TestReport]]) -> list[Found]:
-    """What ranks say of the same: the setup, each subtest, the call, the teardown."""
+    """Reports of ranks on the same: the setup, each subtest, the call, the teardown."""
     phases: dict[tuple[object, ...], dict[int, pytest.TestReport]] = {}
     for when in ("setup", "call", "teardown"):
         for r, several in by_rank.items():
@@ -111,7 +111,7 @@ def _phase(found: Found, size: int) -> pytest.TestReport:
 
 
 def _failures(failed: Found) -> list[Failure]:
-    """Those that are alike come together."""
+    """Groups of reports that are alike."""
     alike: dict[tuple[object, ...], Failure] = {}
     key: tuple[object, ...]
     for r, report in failed.items():
@@ -164,7 +164,7 @@ def _chained(failures: Iterable[Failure], size: int, ended: Iterable[int] = ()) 
 
 
 def _apart(messages: Mapping[int, str]) -> Iterator[str]:
-    """What other ranks say instead."""
+    """Lines that other ranks say instead."""
     first, *others = messages.items() or [(0, "")]
     for r, message in others[:MOST]:
         if message != first[1]:
@@ -172,7 +172,7 @@ def _apart(messages: Mapping[int, str]) -> Iterator[str]:
 
 
 def _sections(found: Found, size: int) -> Iterator[tuple[str, str]]:
-    """What was captured, with the ranks that wrote it."""
+    """Captured sections, with the ranks that wrote them."""
     by_text: dict[tuple[str, str], list[int]] = {}
     for r, report in found.items():
         for section in report.sections:

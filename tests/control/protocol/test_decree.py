@@ -142,7 +142,7 @@ def test_no_ballot_is_used_twice() -> None:
 
 
 def test_no_schedule_breaks_a_law() -> None:
-    """Those that break one where a line is missing are among them."""
+    """Seeds that break a law where a line is missing are among them."""
     for seed in {*range(2000), *(seed for *_, seed in LINES.values())}:
         run(decree, seed)
 

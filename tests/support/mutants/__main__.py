@@ -22,7 +22,7 @@ FOLDERS = (
     "tools", "conformance", "frameworks", "bench",
 )  # fmt: skip
 SHARES = {"py": 80, "pyx": 24, "c": 16}
-"""Of 120."""
+"""Mutants of each language, of 120."""
 ENDING = {"py": ".py", "pyx": ".pyx", "c": ".h"}
 REACH, COPY, RESULT = HERE / "build/reach", HERE / "build/mutants", HERE / "build/mutants.json"
 

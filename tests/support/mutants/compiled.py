@@ -29,7 +29,7 @@ NO_CODE = {
 }
 """Lines that say nothing that runs, or stand outside of functions."""
 FOLDERS = ("system", "transports", "kernels", "collectives", "frameworks", "bench")
-"""Those with anything that is compiled."""
+"""Folders with anything that is compiled."""
 EVERYWHERE = ("tests/jobs", "tests/collectives")
 """Tests that go through all of it."""
 BUILD = """

@@ -31,7 +31,7 @@ class Mutant(NamedTuple):
     """One change of a file."""
 
     line: int
-    """Of what is changed."""
+    """The changed node's."""
     statement: int
     """The first line of the statement that it is in."""
     in_function: bool
@@ -48,7 +48,7 @@ class Mutant(NamedTuple):
 
 class _Change(NamedTuple):
     node: Any
-    """What is replaced: it has a place in the file."""
+    """The node that is replaced: it has a place in the file."""
     statement: ast.stmt
     in_function: bool
     new: str
@@ -149,7 +149,7 @@ def _expression(node: ast.expr, statement: ast.stmt, in_function: bool) -> Itera
 
 
 def _others(node: Any) -> Iterator[str]:
-    """What may stand in an expression's place."""
+    """Expressions that may stand in an expression's place."""
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
             for new in COMPARE[type(op)]:

@@ -58,7 +58,7 @@ class Reach:
 
     def __init__(self, folder: Path) -> None:
         self.arcs: dict[str, set[tuple[int, int]]] = defaultdict(set)
-        """Of all tests together."""
+        """Reach of all tests together."""
         self._lines: dict[str, dict[str, set[int]]] = defaultdict(dict)
         for path in sorted(folder.glob("*.arcs")):
             found: Arcs = marshal.loads(path.read_bytes())
@@ -81,7 +81,7 @@ class Reach:
 
 
 def missing(old: Reach, new: Reach, tree: Path = HERE) -> Iterator[str]:
-    """What `old` reached and `new` does not, a file a line: lines, then branches between lines that are reached."""
+    """Code that `old` reached and `new` does not, a file a line: lines, then branches between reached lines."""
     for source in sorted(old.arcs):
         if not (tree / source).exists():
             yield f"{source}: is gone"

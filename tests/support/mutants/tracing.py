@@ -33,7 +33,7 @@ WHERE = {name: os.environ.get(name, "") for name in (FOLDER, ROOT)}
 """Kept here, as a test may start a program with other variables."""
 WARNINGS = ["already-imported", "module-not-measured", "no-data-collected", "trace-changed", "couldnt-parse"]
 Arcs = dict[str, set[tuple[int, int]]]
-"""Of each file, pairs of lines of which one followed the other; negative ones are entries and exits."""
+"""Pairs of lines of each file, of which one followed the other; negative ones are entries and exits."""
 _coverage: coverage.Coverage | None = None
 _file = os.environ.get(FILE, "")
 
@@ -82,7 +82,7 @@ def add(arcs: Arcs, path: str) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """What follows is reached by this item's file."""
+    """From now on all that is reached is reached by this item's file."""
     file = item.nodeid.partition("::")[0]
     if os.environ.get(FILE) != file:
         end()

@@ -39,7 +39,7 @@ class Tree:
             self._own(path, path.read_bytes())
 
     def built(self, name: str, text: str) -> dict[str, bytes] | None:
-        """What a mutant changes: its file, and the libraries that it is compiled into.  None: it does not compile."""
+        """Files that a mutant changes: its own, and the libraries it is compiled into.  None: it does not compile."""
         files = {name: text.encode()}
         if name.endswith(".py"):
             return files

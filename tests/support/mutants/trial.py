@@ -24,7 +24,7 @@ START = 6.0
 """Seconds of a pytest until its first test."""
 WORKERS = 2
 OPTIONS = {"quick": ["--quick"], "slow": [], "more": ["-m", "more"]}
-"""Of pytest, for each stage."""
+"""Options of pytest, for each stage."""
 PASSED, NOTHING = 0, 5
 """pytest's exit codes."""
 
@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
 
 
 class Trials:
-    """What is known of the tree as it is, so that a test that fails there kills nothing."""
+    """Results of the tree as it is: a test that fails there kills nothing."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree

@@ -1,1 +1,1 @@
-"""How the suite runs: what each test costs, in which order and where it runs, and which tests are quick."""
+"""The suite's run: the cost of each test, the order and the process in which it runs, and which tests are quick."""

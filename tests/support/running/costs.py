@@ -1,4 +1,4 @@
-"""What each test costs: CPU and wall seconds, processes started.  Reports carry it, so it comes from every worker."""
+"""The cost of each test: CPU and wall seconds, processes started.  Reports carry it, so it comes from every worker."""
 
 from __future__ import annotations
 

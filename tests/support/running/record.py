@@ -1,4 +1,4 @@
-"""What each test function costs, in tests/record.json; the order of a run, and which tests are quick, come from it.
+"""The cost of each test function, in tests/record.json; the order of a run, and which tests are quick, come from it.
 
 A line is a function: CPU and wall seconds of all its cases, the processes that it starts, and words: "torch" (it
 imports it), "clock" (it compares times).  `make test` writes a line anew when a figure has moved by more than a factor
@@ -26,11 +26,13 @@ GUESS = 1.0
 """Seconds of a function that has no record."""
 READS = r"(?:monotonic|perf_counter|process_time|time\.time)\(\)"
 COMPARES = re.compile(rf"(?:assert|if)\b.*(?:[<>].*{READS}|{READS}.*[<>])|assert.*\b(?:took|elapsed)\b")
+"""A line that compares times."""
 DEADLINE = re.compile(r"\b(?:deadline|until|end|gone_by)\b")
+"""Names in a line that only ends a wait."""
 
 
 class Line(NamedTuple):
-    """What a function costs."""
+    """The cost of a function, over all its cases."""
 
     cpu: float
     wall: float
@@ -51,7 +53,7 @@ class Record:
         read = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.lines = {name: Line(*line) for name, line in read.items()}
         self._seen: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
-        self._words: dict[str, list[str]] = {}
+        self._items: dict[str, pytest.Item] = {}
         self._deselected: set[str] = set()
         self._failed: set[str] = set()
 
@@ -91,8 +93,7 @@ class Record:
     # --- what it hears
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        for item in session.items:
-            self._words.setdefault(function(item.nodeid), words_of(item))
+        self._items = {function(item.nodeid): item for item in session.items}
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         self._deselected.update(function(item.nodeid) for item in items)
@@ -114,7 +115,7 @@ class Record:
             if left or name in self._seen or name in self._deselected:
                 lines[name] = line
         for name, (cpu, wall, starts) in self._seen.items():
-            new = Line(round(cpu, 2), round(wall, 2), int(starts), self._words.get(name, []))
+            new = Line(round(cpu, 2), round(wall, 2), int(starts), words_of(self._items[name]))
             if name not in self._failed and (name not in lines or moved(lines[name], new)):  # those may end early
                 lines[name] = new
         if lines != self.lines:
@@ -139,7 +140,7 @@ def moved(old: Line, new: Line) -> bool:
 
 
 def words_of(item: pytest.Item) -> list[str]:
-    """What its source tells: it imports torch, it compares times."""
+    """Words that its source tells: it imports torch, it compares times."""
     told = getattr(item, "obj", None)
     if told is None or not hasattr(told, "__code__"):
         return []

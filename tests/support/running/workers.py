@@ -42,7 +42,7 @@ class Workers:
             return None
         session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all
         beside, alone = self._record.units(session.items)
-        run = Run(session, self._record)
+        run = Run(session)
         try:
             run.all(beside, self._count)
             run.all(alone, 1)
@@ -73,7 +73,7 @@ class Worker:
         self.ends_by = time.monotonic() + limit
 
     def heard(self) -> list[tuple[int, Any]]:
-        """What has come: of a test's index a report, or None at its end.  EOFError: the worker has ended."""
+        """Pairs that have come: a test's index and a report, or None at its end.  EOFError: the worker has ended."""
         data = self.socket.recv(1 << 20)
         if not data:
             raise EOFError
@@ -88,8 +88,8 @@ class Worker:
 class Run:
     """All tests of a session."""
 
-    def __init__(self, session: pytest.Session, record: Record) -> None:
-        self.session, self.record = session, record
+    def __init__(self, session: pytest.Session) -> None:
+        self.session = session
         self.workers: list[Worker] = []
 
     def all(self, units: list[Unit], count: int) -> None:
@@ -102,7 +102,10 @@ class Run:
             for worker in self.workers:
                 if not worker.left and waiting:
                     unit = waiting.pop()
-                    worker.give(unit, self._limit(unit[0]))
+                    try:
+                        worker.give(unit, self._limit(unit[0]))
+                    except BrokenPipeError:  # it died after its last test
+                        self._bury(worker, waiting)
             busy = [worker for worker in self.workers if worker.left]
             soonest = max(0.0, min(worker.ends_by for worker in busy) - time.monotonic())
             ready = select.select([worker.socket for worker in busy], [], [], soonest)[0]
@@ -173,7 +176,7 @@ class Run:
 
 
 class Between:
-    """What follows a unit: nothing of a module's is needed any more, all of the session's."""
+    """The next item after a unit: it needs nothing of a module's, and all of the session's."""
 
     def __init__(self, session: pytest.Session) -> None:
         self._session = session

@@ -44,7 +44,7 @@ NEW_MOUNTS, BIND, RECURSIVE, PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000  # CLONE
 
 
 def wanted(text: str) -> list[str]:
-    """What a program imports."""
+    """Modules that a program imports."""
     modules = [*MODULES, *COMMANDS]
     if "torch" not in text:
         return [*modules, *(SKLEARN if "sklearn" in text else [])]

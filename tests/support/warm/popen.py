@@ -29,7 +29,7 @@ FORKS = "HOCKET_FORKS"
 
 @dataclasses.dataclass
 class Spent:
-    """What this process has had started so."""
+    """Cost of the programs that this process has had started so."""
 
     cpu: float = 0.0
     """Seconds, of those that ended and whose end was awaited."""
@@ -43,7 +43,7 @@ is_warm = False
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
-    """As subprocess.Popen.  `host`: a network namespace, and the folder that is its TMPDIR there; `cores`: its own."""
+    """A subprocess.Popen.  `host`: a network namespace, and the folder that is its TMPDIR there; `cores`: its own."""
 
     _told: socket.socket | None = None
 

@@ -28,15 +28,18 @@ FLAGS = {"-u", "-Xfaulthandler"}
 AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "ASAN_", "TSAN_", "UBSAN_", "LC_", "LANG")
 """Prefixes of variables that Python, the loader or a library reads when a process starts."""
 LATER = {"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER"}
-"""Those of them that are honoured here."""
+"""Variables of these that a fork can honour."""
 SOURCES = os.path.dirname(os.path.dirname(str(importlib.util.find_spec("hocket").origin)))  # type: ignore[union-attr]
+"""Where a program finds hocket."""
+TESTS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""Where it finds these files."""
 base_path: list[str] = []
 """Where modules are found by a program that has no folder."""
 libraries: list[ctypes.CDLL] = []
 
 
 class Program(NamedTuple):
-    """What is run: `how` is "-c", "-m" or "" (a script), of which `what` is the text, the module or the path."""
+    """A program: `how` is "-c", "-m" or "" (a script), and `what` the text, the module or the path."""
 
     how: str
     what: str
@@ -45,7 +48,7 @@ class Program(NamedTuple):
     """A script's, as it may not be seen from the host that it runs on."""
 
     def text(self, folder: str) -> str:
-        """What tells which modules it wants: its words, and the scripts among them."""
+        """Text that tells which modules it wants: its words, and the scripts among them."""
         texts = [self.what, *self.arguments, self.source]
         for word in self.arguments:
             path = os.path.join(folder, word)
@@ -191,7 +194,7 @@ def _code(end: SystemExit) -> int:
 
 
 def _tell(error: BaseException) -> None:
-    """As Python does, without our own frames."""
+    """Print it as Python does, without our own frames."""
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         tb = tb.tb_next

@@ -29,7 +29,6 @@ from support.warm import parent, popen, program
 from support.warm.popen import spent
 
 START = "from support.warm.staying import serve; serve({fd})  # {kind}"
-TESTS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 KINDS = ("torch", "sklearn", *parent.NEED_DDP)
 """Words of a program that tell which warm parent it is forked from."""
 LEAVES_MORE = ("hocket.collectives.gpu.context", "mpi4py.MPI")
@@ -45,7 +44,7 @@ class Rank:
         """CPU seconds of the programs that it has ended."""
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         words = [sys.executable, "-X", "faulthandler", "-c", START.format(fd=theirs.fileno(), kind=kind)]
-        env = {**os.environ, "PYTHONPATH": TESTS, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        env = {**os.environ, "PYTHONPATH": program.TESTS, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         null = subprocess.DEVNULL
         with theirs:
             self.process = popen.Popen(
@@ -57,7 +56,7 @@ idle: dict[str, list[Rank]] = defaultdict(list)
 
 
 class Staying(popen.Popen):
-    """As Popen; once its end was awaited, its process may be another program's."""
+    """A Popen whose process may be another program's once its end was awaited."""
 
     _rank: Rank | None = None
 

@@ -27,7 +27,7 @@ WELL = {
 
 
 class Case(NamedTuple):
-    """What became of a test."""
+    """The outcome of a test."""
 
     kind: str
     """"passed", "skipped", "failure" or "error"."""

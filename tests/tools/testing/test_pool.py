@@ -57,7 +57,7 @@ def dies_later(comm: hocket.Communicator) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def zygote() -> Iterator[None]:
-    """Of this file's own, so that the functions above are in it.  This process has read its environment."""
+    """A zygote of this file's own, so that the functions above are in it.  This process has read its environment."""
     pool.close_all()
     hocket.init(make_default=False).close()
     pool.prepare()  # here, so that it counts for each test

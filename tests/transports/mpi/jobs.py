@@ -1,4 +1,4 @@
-"""What the ranks of an mpirun do in test_mpi.py: `jobs.py NAME,...`, one function each; every rank says "fine NAME".
+"""Programs of ranks under mpirun, for test_mpi.py: `jobs.py NAME,...`, one function each; every rank says "fine NAME".
 
 mpi4py is imported only where the job is about it, so that the others find hocket starting it.  One file, as each rank
 of an mpirun starts it anew: a job is a function here and a line of test_mpi.py.
