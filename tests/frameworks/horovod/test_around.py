@@ -164,7 +164,8 @@ def train(state):
 assert train(state) == "done"
 size = int(os.environ["HOCKET_SIZE"])
 left = size - len(dies)
-assert steps == [0, 1, 2, 3, 4, 4, 5, 6, 7], steps      # step 4 again, from the last commit
+# Step 4 again, from the last commit; a rank that had not seen the sum of the dead one's last step makes it once alone.
+assert steps in ([0, 1, 2, 3, 4, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7]), steps
 assert resets == [left] and hvd.size() == left, (resets, hvd.size())
 assert hvd.rank() == [r for r in range(size) if r not in dies].index(first)
 assert len(sampler) == 24 // left
