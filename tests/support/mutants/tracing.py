@@ -98,7 +98,7 @@ def _exit(code: int, leave: Any = os._exit) -> NoReturn:
     raise AssertionError
 
 
-if WHERE[FOLDER]:
+if WHERE[FOLDER] and __name__ == "tracing":  # not the one that a test of mutants imports
     begin()
     os.register_at_fork(after_in_child=begin)
     os._exit = _exit
