@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     add("--collectives", metavar="C,...", help="default all")
     add("--sizes", metavar="S,...", help="bytes of a rank's whole vector (8 to 16M)")
     add("--seconds", type=float, default=10.0, metavar="S", help="about how long for each number of ranks (10)")
-    add("--file", metavar="FILE", help=f"where it is kept ({cache.place()})")
+    add("--file", metavar="FILE", help="where it is kept (the cache folder, by this machine)")
     add("--busy", action="store_true", help="keep the times even if other work disturbed the measuring")
     add("--check", action="store_true", help="keep nothing: measure, and show what is chosen beside the best")
     return made

@@ -65,6 +65,10 @@ def test_help_of_a_command() -> None:
 
 def test_show(tmp_path: pathlib.Path) -> None:
     assert "allreduce ring: 3 ranks" in run("show", "ring", "-n", "3").stdout
+    assert "reduce_scatter ring: 4 ranks" in run("show", "reduce_scatter", "ring", "--size", "4").stdout
+    assert "binomial" in run("show", "broadcast").stdout
+    done = run("show", "allreduce", "ring", "tree")
+    assert done.returncode == 2 and "'ring tree' is more than an algorithm" in done.stderr
     assert "ring" in run("show").stdout.split() and "binomial" in run("show", "--collective", "broadcast").stdout
     assert run("show", "ring", "-o", str(tmp_path / "ring.svg")).returncode == 0
     assert (tmp_path / "ring.svg").read_text().startswith("<svg")

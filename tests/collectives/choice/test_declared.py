@@ -45,6 +45,15 @@ def test_the_commands_know_it(line: dict[str, str]) -> None:
     assert "line" in hocket(line, "bench", "allreduce", *bench)
 
 
+def test_a_command_takes_a_file(line: dict[str, str], tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "line.py"
+    (tmp_path / "line-1.dist-info" / "entry_points.txt").unlink()
+    assert "allreduce line: 3 ranks" in hocket(line, "show", "--from", str(file), "line", "-n", "3")
+    file.write_text("1 / 0")
+    done = subprocess.run([sys.executable, "-m", "hocket", "show", "--from", str(file)], capture_output=True, text=True)
+    assert done.returncode == 2 and f"{file} cannot be taken: ZeroDivisionError" in done.stderr
+
+
 def test_a_job_uses_it(line: dict[str, str]) -> None:
     source = """
         import hocket, numpy as np
