@@ -17,7 +17,7 @@ from typing import Any
 from hocket.control.dial import failure, resolve, show
 from hocket.control.handshake import Address
 from hocket.errors import ArgumentError, TransportError
-from hocket.system.machine import numeric
+from hocket.system.machine import numeric, wish
 
 BindAddress = tuple[str, str] | tuple[str, str, int] | tuple[str, str, Iterable[int]]
 """To listen at; of TCP with a port, 0 (the system chooses), or candidates."""
@@ -88,7 +88,7 @@ def _listen(address: BindAddress) -> tuple[socket.socket, Address]:
 def _listen_at(family: int, place: Any) -> tuple[socket.socket, Address]:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        wish(sock, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(place)
         sock.listen(BACKLOG)  # where two have bound one port at once, this fails for one of them, or for both
         return sock, ("tcp", numeric(place), sock.getsockname()[1])

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from hocket.control.handshake import ATTEMPT, Address, AuthError, Client, Connection, Hello, where
 from hocket.errors import TransportError
+from hocket.system.machine import wish
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 """A socket's name; IPv6's have two numbers more."""
@@ -25,7 +26,8 @@ HINTS = {
     errno.ETIMEDOUT: "no answer: wrong address, or a firewall (HOCKET_PORTS gives a range to open)",
     errno.EHOSTUNREACH: "no route: HOCKET_IFACE chooses the interface",
     errno.ENETUNREACH: "no route: HOCKET_IFACE chooses the interface",
-    errno.EADDRNOTAVAIL: "that address is not one of this machine's: HOCKET_IFACE chooses the interface",
+    errno.EADDRNOTAVAIL: "that address is not one of this machine's: HOCKET_IFACE chooses the interface, "
+    "and MASTER_ADDR must be an address of rank 0's host",
     errno.EADDRINUSE: "another process listens there: choose another port (HOCKET_PORTS)",
     errno.EMFILE: "too many open files: raise `ulimit -n`",
 }
@@ -144,7 +146,7 @@ def _open_once(address: Address, deadline: float) -> socket.socket:
             sock.settimeout(max(0.01, deadline - time.monotonic()))
             sock.connect(target)  # type: ignore[arg-type]
             if family != socket.AF_UNIX:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                wish(sock, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return sock
         except OSError as why:
             failed = failure(_ends(sock, address), why, "cannot connect")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from hocket.control.handshake import Connection, prove
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
-from hocket.system.machine import numeric
+from hocket.system.machine import numeric, wish
 
 LIMIT = 16 << 20
 LENGTH = struct.Struct("!I")
@@ -30,7 +30,8 @@ PROOF = 16
 Message = dict[str, Any]
 
 # A vanished host is noticed in about 5 s.  TCP_USER_TIMEOUT counts and TCP_KEEPCNT does not where both are given; with
-# 1500 ms living jobs ended in a lossy network (tests/guest/test_weather.py).  Control connections only: on one that
+# 1500 ms living jobs ended in a lossy network (tests/guest/test_weather.py).  Where the system refuses
+# it (MPTCP), TCP_KEEPCNT counts.  Control connections only: on one that
 # carries data, TCP_USER_TIMEOUT kills a living peer that is merely slow to read.
 ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -115,7 +116,7 @@ class Link:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             for level, option, value in ALIVE:
-                sock.setsockopt(level, option, value)
+                wish(sock, level, option, value)
 
     @property
     def local_address(self) -> str | None:

@@ -23,6 +23,7 @@ from hocket.control.dial import peer_uid, show  # fmt: skip
 from hocket.control.handshake import ATTEMPT, COORDINATOR, NOWHERE, AuthError, Connection, Hello, Server, where
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError
+from hocket.system.machine import wish
 
 log = logging.getLogger("hocket.control")
 HALF_OPEN = 128  # connections that have not said a hello of ours; the oldest gives way
@@ -160,7 +161,7 @@ class Listener:
             raise AuthError("this hello was sent before, by another connection: a replay")
         self._proving[sock] = self._silent.pop(sock)
         if not self._inode:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            wish(sock, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _sweep(self) -> None:
         """Close those that have not proven themselves in time."""

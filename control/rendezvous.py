@@ -36,6 +36,7 @@ WRONG_KEY = 5.0  # seconds after which "everyone there holds another key" is bel
 STILL_WAITING = 10.0  # seconds after which a rank logs for whom it waits
 AGAIN = 0.05  # seconds between two rounds over the candidates
 BESIDE = 1.0  # seconds (or a quarter of its time) after which a rank also looks where rank 0 listens besides
+SHOWN = 4  # places that an error names
 RETURN = 0.5  # seconds in which a coordinator that was there and has gone may come again
 
 
@@ -59,8 +60,8 @@ class Where(NamedTuple):
     """Where rank 0 is looked for."""
 
     address: Meeting
-    also: Meeting | None = None
-    """Where it listens besides."""
+    also: Sequence[Meeting] = ()
+    """Where it listens besides, or may listen."""
     told: bool = True
     """The caller or a launcher gave the address; else it was found from MASTER_ADDR, or by the temporary folder."""
 
@@ -73,7 +74,7 @@ def join(who: Identity, where: Where, timeout: float, reactor: Reactor | None = 
     """
     if not 0 <= who.rank < who.size:
         raise ArgumentError(f"rank {who.rank} is not one of 0..{who.size - 1}")
-    if who.key is None and (where.address[0] != "unix" or where.also is not None):
+    if who.key is None and (where.address[0] != "unix" or where.also):
         raise ArgumentError("a rendezvous over TCP needs a key: set HOCKET_SECRET or HOCKET_SECRET_FILE on every rank")
     owned = reactor is None
     reactor = reactor or Reactor()
@@ -96,8 +97,11 @@ class Meet:
     def __init__(self, who: Identity, where: Where | None, timeout: float, reactor: Reactor) -> None:
         self.who, self.timeout, self.reactor = who, timeout, reactor
         self.deadline = time.monotonic() + timeout
-        self.candidates, self.also = _candidates(where and where.address), _candidates(where and where.also)
+        self.candidates = _candidates(where.address) if where else []
+        self.also = [each for meeting in (where.also if where else ()) for each in _candidates(meeting)]
         self.told = where is not None and where.told
+        self.listening: list[Address] = []
+        """Where this rank listens, if it is rank 0."""
 
     def meet(self) -> LinkSession:
         return self.open() if self.who.rank == 0 else self.find()
@@ -112,6 +116,7 @@ class Meet:
     def open(self) -> LinkSession:
         links = Links(self.reactor, self.who.size, self.who.job, keyed=self.who.key is not None)
         listeners = self.listen(links) if self.who.size > 1 else []
+        self.listening = [each.address for each in listeners]
         links.complete = lambda: _close(listeners)
         mine, its = socket.socketpair()
         self.reactor.soon(lambda: links.take(its, Hello(0, PURPOSE, self.who.job)))
@@ -231,7 +236,7 @@ class Meet:
         if stranger:  # rather the one that answered with another key than those that did not answer
             raise AuthError(f"rank {self.who.rank}: rank 0 was not found within {self.timeout:g} s: {stranger}")
         raise TimeoutError(
-            f"rank {self.who.rank}: {self.nobody(addresses)} within {self.timeout:g} s "
+            f"rank {self.who.rank}: {self.nobody(addresses)} within {self.timeout:g} s{_at(addresses)} "
             f"(is it running? timeout= or HOCKET_TIMEOUT is the limit); the last attempt: {last}"
             f"{self.hint(addresses)}",
             [0],
@@ -240,6 +245,10 @@ class Meet:
     def nobody(self, addresses: list[Address]) -> str:
         """What did not happen, for an error's text."""
         return f"rank 0 of job {self.who.job!r} was not found"
+
+    def through(self) -> str:
+        """What told the others where this rank is, for an error's text; "": they know it."""
+        return ""
 
     def hint(self, addresses: Sequence[Address]) -> str:
         """What to do if rank 0 cannot be reached from another host at any of these; else ""."""
@@ -296,11 +305,23 @@ class Meet:
             raise (TransportError if answer.foreign else ArgumentError)(f"rank {who.rank}: {answer.why}")
         if isinstance(answer, Missing):
             raise TimeoutError(
-                f"rank {who.rank}: ranks {answer.ranks} did not come within {self.timeout:g} s (of {who.size} ranks): "
+                f"rank {who.rank}: ranks {answer.ranks} did not come within {self.timeout:g} s (of {who.size} ranks)"
+                f"{_at(self.listening)}{self.through()}: "
                 "were they started, with the same address? (timeout= or HOCKET_TIMEOUT is the limit)",
                 answer.ranks,
             )
         return answer
+
+
+def _at(addresses: Sequence[Address]) -> str:
+    """Where, for an error's text: each place once, with its first and last port."""
+    ports: dict[str, list[int]] = {}
+    for kind, place, *port in addresses:
+        ports.setdefault(f"{kind}:{place}", []).extend(port)
+    ends = {place: sorted({*some[:1], *some[-1:]}) for place, some in ports.items()}
+    shown = [place + (f":{'-'.join(map(str, some))}" if some else "") for place, some in ends.items()]
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return f" at {', '.join(shown[:SHOWN])}{more}" if shown else ""
 
 
 def _close(listeners: Sequence[Listener]) -> None:
@@ -308,9 +329,7 @@ def _close(listeners: Sequence[Listener]) -> None:
         listener.close()
 
 
-def _candidates(address: Meeting | None) -> list[Address]:
-    if address is None:
-        return []
+def _candidates(address: Meeting) -> list[Address]:
     if address[0] == "unix":
         return [("unix", str(address[1]))]
     ports = address[2]  # type: ignore[misc]

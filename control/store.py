@@ -40,7 +40,7 @@ class Store(Protocol):
     """What is asked of a store.
 
     A store with `trusted = True` says that whoever reaches it can run code in the job's processes anyway, so rank 0
-    does not warn of it.
+    does not warn of it.  One with `where` names its address, for errors.
     """
 
     def set(self, key: str, value: str) -> object:
@@ -127,8 +127,16 @@ class MeetAtStore(Meet):
 
     def nobody(self, addresses: list[Address]) -> str:
         if not addresses:
-            return "rank 0 has not written into the store where it is"
-        return "rank 0 was not found where the store says that it is"
+            return f"rank 0 has not written into the store{self.named} where it is"
+        return f"rank 0 was not found where the store{self.named} says that it is"
+
+    def through(self) -> str:
+        return f", which the store{self.named} tells"
+
+    @property
+    def named(self) -> str:
+        where = getattr(self.store, "where", "")
+        return f" at {where}" if where else ""
 
     def hint(self, addresses: Sequence[Address]) -> str:
         """Rank 0 alone chose the folder."""

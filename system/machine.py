@@ -17,6 +17,12 @@ LONGEST = 75
 """Bytes of the path of such a folder: a socket's path, which lies in a folder below it, has at most 107."""
 
 
+def wish(sock: socket.socket, level: int, option: int, value: int | bytes) -> None:
+    """Set an option of a socket where the system has it: MPTCP's sockets refuse some, and a peer may be gone."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(level, option, value)
+
+
 @functools.cache
 def boot_id() -> str:
     """The same on two processes only if one kernel runs both; the host's name where /proc/sys is not mounted."""

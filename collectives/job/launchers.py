@@ -47,6 +47,10 @@ LAUNCHERS = (
 )  # fmt: skip
 ARGUMENTS = Launcher("the arguments of init()", "rank", ("size",), "LOCAL_RANK", job=("MASTER_ADDR", "MASTER_PORT"))
 ALONE = Launcher("no launcher", "", (), "")
+NO_SIZE = (
+    "PMIX_RANK is {}, and no variable says of how many ranks (a bare prterun or prun): start them by mpirun, by "
+    "prterun --personality ompi, or call init(rank=, size=, address=)"
+)
 MPI_LAUNCHERS = ("Open MPI", "MPICH or Intel MPI")
 
 
@@ -71,7 +75,7 @@ def mpi_place(environ: Environ) -> tuple[int, int, str] | None:
 
 def claims_of(environ: Environ) -> list[Claim]:
     """What the launchers say, or the systems that number pods; never empty.  ArgumentError if they disagree."""
-    return _agreed(_pods(environ) or [claim for each in LAUNCHERS if (claim := _claim(environ, each))])
+    return _agreed(environ, _pods(environ) or [claim for each in LAUNCHERS if (claim := _claim(environ, each))])
 
 
 def completed(environ: Environ) -> Environ:
@@ -128,9 +132,11 @@ def argued(environ: Environ, rank: int, size: int) -> Claim:
     return Claim(ARGUMENTS, rank, size, local, size == 1 or by_loopback(environ), False, "")
 
 
-def _agreed(claims: list[Claim]) -> list[Claim]:
+def _agreed(environ: Environ, claims: list[Claim]) -> list[Claim]:
     """Leave out launchers that only started another launcher; the others must agree."""
     if not claims:
+        if environ.get("PMIX_RANK") and environ.get("PMIX_NAMESPACE"):
+            raise ArgumentError(NO_SIZE.format(environ["PMIX_RANK"]))
         return [Claim(ALONE, 0, 1, 0, True, False, "")]
     if any(claim.size > 1 for claim in claims):
         claims = [claim for claim in claims if claim.size > 1]

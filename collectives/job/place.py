@@ -34,6 +34,7 @@ from hocket.errors import ArgumentError
 from hocket.system.machine import local_end, loopback, temporary
 
 log = logging.getLogger("hocket.collectives")
+SHOWN = 3  # further places that `why` names
 CANDIDATES = 8  # ports that rank 0 may take, when no range is given
 OPEN_KEY = b"hocket: authentication is off"  # what auth="none" proves, on purpose, to everybody
 PROXIES = ("hydra", "pmi_proxy", "mpiexec", "mpirun", "slurmstepd")  # the one process above all ranks of a machine
@@ -52,8 +53,8 @@ class Place:
     key: bytes | None = dataclasses.field(repr=False)
     single_host: bool | None  # None: not known
     why: str
-    also: Meeting | None = None
-    """A second place to meet, for ranks of one host that see other folders.  It needs a secret."""
+    also: tuple[Meeting, ...] = ()
+    """Further places to meet: for ranks of one host that see other folders (it needs a secret), or other nodes."""
     told: bool = False
     """Did the caller or `hocket run` give the address?"""
 
@@ -78,21 +79,23 @@ def detect(
     me = claims[0]
     single = next((claim.single_host for claim in claims if claim.single_host is not None), None)
     job = _job(environ, claims, single)
+    also: tuple[Meeting, ...] = ()
     given = address or environ.get("HOCKET_RENDEZVOUS") if me.by.name == "hocket run" else address
     if given:
         meeting, job = parse_address(given), given
     elif single:
         meeting = ("unix", meeting_path(environ, job))
     else:
-        meeting = ("tcp", _master(environ, me), _ports(environ, config, me, job))
-    also: Meeting | None = None
+        first, *others = _hosts(environ, claims)
+        ports = _ports(environ, config, me, job)
+        meeting, also = ("tcp", first, ports), tuple(("tcp", other, ports) for other in others)
     key = config.secret
     if key is not None and not given and single and environ.get("MASTER_ADDR") and by_loopback(environ):
-        also = ("tcp", environ["MASTER_ADDR"], _ports(environ, config, me, job))
+        also = (("tcp", environ["MASTER_ADDR"], _ports(environ, config, me, job)),)
     if key is None and meeting[0] == "tcp":
         key = _no_secret(me, show_meeting(meeting), auth)
     local_rank = me.rank if me.local_rank is None and single else me.local_rank
-    where = show_meeting(meeting) + (f" or {show_meeting(also)}" if also else "")
+    where = " or ".join(map(show_meeting, (meeting, *also[:SHOWN]))) + (", ..." if len(also) > SHOWN else "")
     why = f"rank {me.rank} of {me.size} from {me.by.name}{me.named}; rendezvous {where}"
     return Place(me.rank, me.size, local_rank, me.by.name, meeting, job, key, single, why, also, bool(given))
 
@@ -173,17 +176,47 @@ def _can_be_made(folder: str) -> bool:
     return os.path.lexists(folder) or os.access(base, os.W_OK | os.X_OK, effective_ids=True)
 
 
-def _master(environ: Environ, me: Claim) -> str:
-    """The host of rank 0."""
+def _hosts(environ: Environ, claims: list[Claim]) -> list[str]:
+    """Where rank 0 is looked for, the likeliest first.  On rank 0 of Slurm's step: its own node."""
+    me = claims[0]
     if environ.get("MASTER_ADDR"):
-        return environ["MASTER_ADDR"]
-    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
-    if me.by.name == "Slurm" and (match := re.match(r"([^\[,]+)(?:\[([^\],-]+))?", nodes)):
-        return match[1] + (match[2] or "")  # node[03-07,12] begins with node03
+        return [environ["MASTER_ADDR"]]
+    if any(claim.by.name == "Slurm" for claim in claims):
+        nodes = names(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
+        own = environ.get("SLURMD_NODENAME", "")
+        if me.rank == 0 and own in nodes:
+            return [own]
+        # The list is sorted, so it may begin with another node (srun -w n3 a : -w n1 b, --distribution=arbitrary).
+        likely = names(environ.get("SLURM_JOB_NODELIST_HET_GROUP_0", ""))[:1]
+        if nodes:
+            return list(dict.fromkeys([*(name for name in likely if name in nodes), *nodes]))
     raise ArgumentError(
         f"rank {me.rank} of {me.size} from {me.by.name}{me.named}: the ranks are not known to be on one machine, and "
         "rank 0's is not known: set MASTER_ADDR to its name on every rank, or call init(address='tcp:host:port')"
     )
+
+
+def names(nodes: str) -> list[str]:
+    """Slurm's list of nodes, written out: node[03-05,12],login is node03, node04, node05, node12, login."""
+    found = []
+    for each in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes):
+        made = [""]
+        for part in re.findall(r"\[[^\]]*\]|[^\[]+", each):
+            made = [head + tail for head in made for tail in (_numbers(part[1:-1]) if part[0] == "[" else [part])]
+        found += made
+    return found
+
+
+def _numbers(ranges: str) -> list[str]:
+    """03-05,12: each with as many digits as the first of its range."""
+    found = []
+    for each in ranges.split(","):
+        first, _, last = each.partition("-")
+        if last and first.isdecimal() and last.isdecimal():
+            found += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+        else:
+            found.append(each)
+    return found
 
 
 def own_address(peer: str | None = None) -> str:

@@ -11,13 +11,19 @@ import pytest
 from hocket.control import rendezvous
 from hocket.control.encryption import Ended
 from hocket.control.handshake import AuthError
-from hocket.control.link import ALIVE
+from hocket.control.link import ALIVE, Link
 from hocket.control.protocol import coordinator
+from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import Identity, Where
 from hocket.errors import ArgumentError, TransportError
 from hocket.errors import TimeoutError as HocketTimeout
+from hocket.system.machine import wish
+from hocket.transports.tcp.transport import tuned
 from support import leftovers
 from support.controlled import KEY, exchanged
+
+MPTCP = 262
+"""IPPROTO_MPTCP."""
 
 
 def eventually(address):
@@ -56,6 +62,7 @@ def test_missing_ranks_are_named_on_all_who_came(start, unix):
     for rank in came:
         told = rank.hear("error")
         assert told["error"] == "TimeoutError" and told["gone"] == [1, 3] and "[1, 3] did not come" in told["text"]
+        assert (f"at unix:{unix[1]}" in told["text"]) == (rank is came[0])
     assert not os.path.exists(unix[1])
 
 
@@ -130,10 +137,10 @@ def test_a_rank_with_little_time_looks_beside_soon_enough(start, unix, ports, tm
     found: list[object] = []
     zero, one = (Identity(rank, 2, "job", KEY) for rank in (0, 1))
     first = threading.Thread(
-        target=lambda: found.append(rendezvous.join(zero, Where(unix, beside), 20.0)), daemon=True)
+        target=lambda: found.append(rendezvous.join(zero, Where(unix, [beside]), 20.0)), daemon=True)
     first.start()
     eventually(("127.0.0.1", ports[0])).close()
-    found.append(rendezvous.join(one, Where(("unix", str(tmp_path / "other")), beside), 0.9))
+    found.append(rendezvous.join(one, Where(("unix", str(tmp_path / "other")), [beside]), 0.9))
     first.join(10)
     assert len(found) == 2
     for session in found:
@@ -270,6 +277,43 @@ def test_joining_and_leaving_leaks_no_descriptor_and_no_thread(unix):
         with pytest.raises(HocketTimeout):
             rendezvous.join(Identity(1, 2, "j", None), Where(unix), 0.05)
     assert leftovers.descriptors() <= before[0] and leftovers.threads() <= before[1]
+
+
+def test_rank_0_may_listen_on_another_of_the_hosts_that_are_known(ports):
+    """Slurm's list of nodes does not say on which of them rank 0 is."""
+    sessions = {}
+
+    def join(rank, *hosts):
+        first, *also = [("tcp", host, ports) for host in hosts]
+        sessions[rank] = rendezvous.join(Identity(rank, 2, "j", KEY), Where(first, also), 10)
+
+    other = threading.Thread(target=join, args=(1, "127.0.0.3", "no-such-host.invalid", "127.0.0.2"))
+    other.start()
+    join(0, "127.0.0.2")
+    other.join()
+    assert sorted(sessions) == [0, 1]
+    for rank in (1, 0):
+        sessions[rank].close()
+
+
+def test_an_option_that_the_system_refuses_ends_nothing():
+    """MPTCP's sockets, which `mptcpize run` gives to every program, have no TCP_USER_TIMEOUT and no TCP_QUICKACK."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP).close()
+        kind = MPTCP
+    except OSError:  # a kernel without it: a socket of another kind refuses them, too
+        kind = 0
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, kind) as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, kind) as other:
+            other.connect(one.getsockname())
+            link = Link(Reactor(), other)
+            assert other.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            tuned(other)
+            assert other.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+            link._reactor.close()
+    wish(one, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it is closed
 
 
 def test_control_connections_notice_a_vanished_host(ports):

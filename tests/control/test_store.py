@@ -73,9 +73,11 @@ class Nothing:
     def get(self, key: str) -> None:
         return None
 
+    where = "10.0.0.9:29500"
+
 
 def test_who_does_not_come_is_named() -> None:
-    with pytest.raises(TimeoutError, match="rank 0 has not written into the store") as caught:
+    with pytest.raises(TimeoutError, match="into the store at 10.0.0.9:29500 where it is") as caught:
         hocket.init(1, 2, store=Nothing(), timeout=0.3)
     assert caught.value.missing == (0,)
     with pytest.raises(OSError, match="the store is full"):

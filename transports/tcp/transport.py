@@ -24,7 +24,7 @@ from hocket.control.dial import connect
 from hocket.control.handshake import Connection, Hello
 from hocket.errors import TransportError
 from hocket.system import tls
-from hocket.system.machine import boot_id, seen_here
+from hocket.system.machine import boot_id, seen_here, wish
 from hocket.system.queueing import queueing
 from hocket.system.tls import Tls
 from hocket.transports.base import Context
@@ -278,15 +278,14 @@ def network_id() -> str:
 
 
 def tuned(link: socket.socket) -> socket.socket:
+    wish(link, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with contextlib.suppress(OSError):  # the peer is gone: the first call on it says so
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if link.getpeername()[0] == link.getsockname()[0]:  # not every system allows it
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOCAL_CONGESTION)
+            wish(link, socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOCAL_CONGESTION)
     return link
 
 
 def mark(link: socket.socket, priority: int) -> None:
     """Let the system send this lane's packets, also those that only confirm, before those of lower ones."""
     if priority:
-        with contextlib.suppress(OSError):  # the peer is gone: the first call on it says so
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, INTERACTIVE if priority > 0 else BULK)
+        wish(link, socket.SOL_SOCKET, socket.SO_PRIORITY, INTERACTIVE if priority > 0 else BULK)

@@ -27,6 +27,14 @@ class TorchStore:
     def __init__(self, store: Any) -> None:
         self.store = store
 
+    @property
+    def where(self) -> str:
+        """Its address, below what torch puts around it; "" where it has none."""
+        store = self.store
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        return f"{store.host}:{store.port}" if hasattr(store, "port") else ""
+
     def set(self, key: str, value: str) -> None:
         self.store.set(key, value)
 

@@ -16,7 +16,7 @@ from hocket.arguments import LONGEST
 from hocket.collectives.choice import setting
 from hocket.collectives.job import init
 from hocket.collectives.job.config import VARIABLES, Config, interface_address
-from hocket.collectives.job.place import OPEN_KEY, ancestor, detect, parse_address, show_meeting
+from hocket.collectives.job.place import OPEN_KEY, ancestor, detect, names, parse_address, show_meeting
 from hocket.errors import ArgumentError
 from support import jobs
 
@@ -83,6 +83,34 @@ def test_addresses():
     assert detect({**away, "MASTER_ADDR": "host-b"}, SECRET).address[1] == "host-b"
 
 
+def test_slurms_rank_0_need_not_be_on_the_first_node():
+    """`srun -w n3 -n2 a : -w n1 -n3 b`, --distribution=arbitrary: the step's list is sorted, and rank 0 on another."""
+    step = {**SLURM, "SLURM_STEP_NODELIST": "n[1,3]", "SLURM_NNODES": "2"}
+    first = detect({**step, "SLURM_PROCID": "0", "SLURMD_NODENAME": "n3"}, SECRET)
+    assert (first.address[1], first.also) == ("n3", ())
+    place = detect({**step, "SLURMD_NODENAME": "n1"}, SECRET)
+    assert [place.address[1], *(each[1] for each in place.also)] == ["n1", "n3"]
+    assert place.address[2] == first.address[2] == place.also[0][2] and "n1:" in place.why and "n3:" in place.why
+    place = detect({**step, "SLURMD_NODENAME": "n1", "SLURM_JOB_NODELIST_HET_GROUP_0": "n3"}, SECRET)
+    assert [place.address[1], *(each[1] for each in place.also)] == ["n3", "n1"]
+    by_pmi = detect({**step, "PMI_RANK": "3", "PMI_SIZE": "4"}, SECRET)
+    assert by_pmi.launcher == "MPICH or Intel MPI" and by_pmi.address[1] == "n1"
+    set_by_hand = detect({**step, "MASTER_ADDR": "n3"}, SECRET)
+    assert set_by_hand.address[1] == "n3" and set_by_hand.also == ()
+
+
+@pytest.mark.parametrize(
+    "nodes, written",
+    [
+        ("n1", ["n1"]), ("n[1-3]", ["n1", "n2", "n3"]), ("n[1,3],login", ["n1", "n3", "login"]), ("", []),
+        ("node[08-11,20]-ib", ["node08-ib", "node09-ib", "node10-ib", "node11-ib", "node20-ib"]),
+        ("r[1-2]n[0-1]", ["r1n0", "r1n1", "r2n0", "r2n1"]),
+    ],
+)  # fmt: skip
+def test_slurms_lists_of_nodes(nodes, written):
+    assert names(nodes) == written
+
+
 def test_all_ranks_of_a_job_meet_and_jobs_do_not():
     def path(environ):
         return detect(environ).address[1]
@@ -132,6 +160,7 @@ def test_nested_launchers(environ, launcher, rank, size):
         ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "-1"}, ["OMPI_COMM_WORLD_RANK is -1"]),
         ({**SLURM, "SLURM_PROCID": "x"}, ["SLURM_PROCID is 'x'", "whole number"]),
         ({**PLAIN, "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "http"}, ["MASTER_PORT is 'http'"]),
+        ({"PMIX_RANK": "1", "PMIX_NAMESPACE": "prterun-x@1"}, ["PMIX_RANK is 1", "prterun --personality ompi"]),
         ({"RANK": "0"}, ["RANK is set but WORLD_SIZE is not"]),
         ({"HOCKET_SIZE": "2"}, ["HOCKET_SIZE is set but HOCKET_RANK is not"]),
         ({**HOCKET, "HOCKET_RENDEZVOUS": "http://x"}, ["'http://x'", "unix:/path"]),
