@@ -26,6 +26,7 @@ _INTEGERS = frozenset({"bool", "int", "uint"})
 _ORDERED = _INTEGERS | {"float"}
 _NUMBERS = _ORDERED | {"complex"}
 _PAIRS = frozenset({"pair"})
+_LAYOUTS = "packed pairs {value, index} of {f4, i4}, {f8, i8}, {i4, i4} or {i8, i8}, as x.astype('f8,i8')"
 
 OPS: tuple[Reduction, ...] = tuple(
     Reduction(code, *row)
@@ -41,8 +42,8 @@ OPS: tuple[Reduction, ...] = tuple(
             ("land", _ORDERED, "real numbers or bool", ("logical_and",)),
             ("lor", _ORDERED, "real numbers or bool", ("logical_or",)),
             ("lxor", _ORDERED, "real numbers or bool", ("logical_xor",)),
-            ("minloc", _PAIRS, "pairs {value, index}", ("min_loc", "argmin")),
-            ("maxloc", _PAIRS, "pairs {value, index}", ("max_loc", "argmax")),
+            ("minloc", _PAIRS, _LAYOUTS, ("min_loc", "argmin")),
+            ("maxloc", _PAIRS, _LAYOUTS, ("max_loc", "argmax")),
         )
     )
 )

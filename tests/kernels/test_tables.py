@@ -102,7 +102,8 @@ def test_lookup_says_what_is_allowed() -> None:
         ("bitwise_and", "float32", "op 'band' needs integers or bool, got float32"),
         ("min", "complex64", "op 'min' needs real numbers or bool, got complex64"),
         ("sum", "bytes", "op 'sum' needs numbers or bool, got bytes"),
-        ("minloc", "float32", "op 'minloc' needs pairs {value, index}, got float32"),
+        ("minloc", "float32", "op 'minloc' needs packed pairs {value, index} of {f4, i4}, {f8, i8}, {i4, i4} or "
+         "{i8, i8}, as x.astype('f8,i8'), got float32"),
         ("sum", "float32_int32", "op 'sum' needs numbers or bool, got float32_int32"),
     ]:
         with pytest.raises(ArgumentError, match=re.escape(message)):
