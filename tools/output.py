@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-HOLD = 0.02  # seconds that an unfinished line waits for its rest: print() writes a line and its end apart
+HOLD = 0.05  # seconds that an unfinished line waits for its rest: print() writes each argument apart
 
 
 class Screen:
@@ -37,7 +37,7 @@ class Source:
         if end and data[end - 1 : end] == b"\r" and end == len(data):
             end -= 1  # the line feed of \r\n may follow
         self._put(data[:end])
-        if data[end:] and not self._held:
+        if data[end:] and (end or not self._held):
             self._since = now
         self._held = data[end:]
 

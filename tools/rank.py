@@ -55,10 +55,11 @@ class Rank:
         return True
 
 
-def common(ranks: int) -> dict[str, str]:
+def common(ranks: int, piped: bool = True) -> dict[str, str]:
     """What all ranks find in their environment at their start."""
     env = {name: value for name, value in os.environ.items() if name != "HOCKET_SECRET_FILE"}
-    env.setdefault("PYTHONUNBUFFERED", "1")  # into a pipe, Python would show nothing for a long time
+    if piped:  # into a pipe, Python would show nothing for a long time; to a terminal it writes line by line
+        env.setdefault("PYTHONUNBUFFERED", "1")
     if ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # every rank would take all cores
     return env

@@ -98,7 +98,7 @@ class Job:
     def _start(self) -> None:
         secret = elastic.secret(self.options) or secrets.token_hex(32)
         master = self.hosts.master if self.hosts else _free_port()
-        env = common(self.options.n)
+        env = common(self.options.n, self.piped)
         self.again = lambda number: self._start_rank(number, env, secret, master, None, newcomer=True)
         with self._fork_server(env) as server:
             for number in range(self.options.n):
@@ -123,7 +123,7 @@ class Job:
             return
         with contextlib.ExitStack() as stack:
             try:
-                server = stack.enter_context(fork_server(options.command, folder, env, not options.no_prefix))
+                server = stack.enter_context(fork_server(options.command, folder, env, self.piped))
                 ready = server.ready(lambda: self.signalled)
             except OSError:  # the ranks are started as they are, and say why they cannot be
                 ready = False
@@ -140,7 +140,7 @@ class Job:
         env = env | environment(number, self.options.n, meeting, secret, master, words)
         env |= elastic.environment(self.options, self.directory, newcomer)
         env |= self.hosts.environment(number) if self.hosts else {}
-        recorder, reads, piped = _recorder(), number == 0, not self.options.no_prefix
+        recorder, reads, piped = _recorder(), number == 0, self.piped
         process: Popen[bytes] | Forked
         if server is None:
             process = start(command, env, reads, piped, recorder)
@@ -153,9 +153,15 @@ class Job:
                 rank.sources.append(self._source(number, target))
                 self.selector.register(pipe, selectors.EVENT_READ, rank.sources[-1])
 
+    @property
+    def piped(self) -> bool:
+        """Does the ranks' output come here?  Else it goes to the terminal, as they wrote it."""
+        return not (self.options.no_prefix and os.isatty(1) and os.isatty(2))
+
     def _source(self, number: int, target: int) -> Source:
         width = len(str(self.options.n - 1))
-        return Source(f"[{number:{width}}] ".encode(), self.screens[target - 1], lambda data: self._write(target, data))
+        prefix = "" if self.options.no_prefix else f"[{number:{width}}] "
+        return Source(prefix.encode(), self.screens[target - 1], lambda data: self._write(target, data))
 
     # --- the loop ---
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from hocket.tools.output import Screen, Source
+from hocket.tools.output import HOLD, Screen, Source
 
 
 def screen_of(*words):
@@ -43,6 +43,9 @@ def test_a_line_that_comes_in_pieces_is_held_a_moment():
     one.feed(b"hel", 1.0)
     other.feed(b"x\n", 1.0)
     one.feed(b"lo\r", 1.001)
-    assert one.due() == pytest.approx(1.02) and other.due() is None
+    assert one.due() == pytest.approx(1.001 + HOLD) and other.due() is None
     one.feed(b"\n", 1.002)
     assert b"".join(shown) == b"[1] x\n[0] hello\n" and one.due() is None
+    one.feed(b"a", 1.1)
+    one.feed(b"b\nc", 1.14)
+    assert one.due() == pytest.approx(1.14 + HOLD), "the line that is held now began then"

@@ -1,6 +1,8 @@
 """`hocket run` with real processes: what ranks get, what they print, and what they read."""
 
+import contextlib
 import os
+import pty
 import subprocess
 
 import pytest
@@ -90,6 +92,31 @@ for i in range(200):
             mine = [line for line in lines if line.startswith(f"[{rank}]")]
             assert mine == [f"[{rank}] {stream} {rank} {i}" for i in range(200)]
         assert len(lines) == 600
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_lines_stay_whole_without_prefixes(run, terminal):
+    """A print of several arguments writes them apart where Python's output is not buffered."""
+    run.env.pop("PYTHONUNBUFFERED", None)
+    source = START + """
+import time
+time.sleep(0.5 - time.time() % 0.5)     # together
+for i in range(2000):
+    print("out", rank, i, "end")
+"""
+    if terminal:
+        end, theirs = pty.openpty()
+        process, out = run.start(3, source, "--no-prefix", stdout=theirs, stderr=theirs), b""
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # EIO: all have closed it
+            while data := os.read(end, 1 << 16):
+                out += data
+        os.close(end)
+        code, text = process.wait(30), out.decode()
+    else:
+        code, text, _ = run(3, source, "--no-prefix")
+    lines = [line for line in text.splitlines() if line.startswith("out")]
+    assert code == 0 and sorted(lines) == sorted(f"out {rank} {i} end" for rank in range(3) for i in range(2000))
 
 
 def test_no_prefix_and_arguments_and_plain_commands(run, tmp_path):

@@ -14,8 +14,6 @@ def comm_of(group: Any) -> Any:
 
 def carrier(group: Any) -> str:
     """Who carries its calls on the CPU, for errors: "one of 'gloo'"."""
-    if group is None:
-        return "not there: call torch.distributed.init_process_group('hocket') first"
     return f"one of {_backend(group).name()!r}" if hasattr(_backend(group), "name") else f"a {type(group).__name__}"
 
 

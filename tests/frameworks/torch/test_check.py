@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support import torch_ranks
+from support import jobs, torch_ranks
 
 CHECKED = """
 start()
@@ -35,6 +35,18 @@ def test_a_model_that_differs_on_one_rank(tmp_path: Path) -> None:
         assert "0.weight" not in said["differs"] and "1.num_batches_tracked" not in said["differs"]
         assert said["check"].endswith("and this is one of 'gloo'")
         assert said["compress"].endswith("got DistributedDataParallel whose group is one of 'gloo'")
+
+
+def test_without_a_group_all_ranks_are_those_of_init() -> None:
+    source = """
+        import torch, hocket, hocket.torch
+        comm = hocket.init()
+        model = torch.nn.Linear(2, 1)
+        with torch.no_grad():
+            [p.fill_(0.5 + (comm.rank == 1) * (p.ndim == 1)) for p in model.parameters()]
+        print(hocket.torch.check(model))
+    """
+    assert jobs.run(2, source) == ["{'bias': [(0,), (1,)]}\n"] * 2
 
 
 AUTO = """
