@@ -45,8 +45,9 @@ def costs(m: int, n: int, k: float, workers: int, servers: int | None = None) ->
 def average(comm: Any, u: Array, v: Array, way: str | None = None) -> Array:
     """The average of all ranks' u^T v, on all ranks; u of (K, M), v of (K, N).  Ranks may have other K.
 
-    Each rank counts alike, as in an allreduce of gradients, whatever its K.  Cost: an allgather of K beside it.  `way`: "factors" or "dense" instead of the cheaper one.  By factors, ranks multiply by themselves: they hold the
-    same bits where their CPUs and their BLAS are the same.
+    Each rank counts alike, as in an allreduce of gradients, whatever its K.  Cost: an allgather of K beside it.  `way`:
+    "factors" or "dense" instead of the cheaper one.  By factors, ranks multiply by themselves: they hold the same bits
+    where their CPUs and their BLAS are the same.
 
     >>> import hocket
     >>> u, v = np.ones((2, 3), np.float32), np.ones((2, 2), np.float32)

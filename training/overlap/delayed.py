@@ -36,9 +36,9 @@ class Delayed:
     others' part of one step: the staleness is 1, and a step takes the longer of computation and communication.
 
     `parameters`: arrays by name, NumPy's or torch's in host memory, in the order of the forward pass, equal on all
-    ranks; they are x_i, and change in place.  `lr`, `local_lr` and `momentum` may be changed between steps, alike on all
-    ranks: a step has those that it was sent with.  `local_lr`: None: `lr`, without momentum.  `warmup`: steps at the
-    beginning that wait for their own average, as synchronous SGD does; the source takes 200.  The first step raises
+    ranks; they are x_i, and change in place.  `lr`, `local_lr` and `momentum` may be changed between steps, alike on
+    all ranks: a step has those that it was sent with.  `local_lr`: None: `lr`, without momentum.  `warmup`: steps at
+    the beginning that wait for their own average, as synchronous SGD does; the source takes 200.  The first step raises
     MismatchError, on all ranks, where these differ.
 
     On one rank, or where all ranks have equal gradients, without momentum, it is SGD bit for bit.

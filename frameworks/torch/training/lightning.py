@@ -16,7 +16,8 @@ class OuterCallback(Callback):  # type: ignore[misc]
     """`Trainer(callbacks=[OuterCallback(lambda p: DiLoCo(comm, p, every=100))])`.
 
     `make`: the outer loop of the module's parameters, made when the training begins.  `count`: samples or tokens of a
-    batch, for `weight="count"`; those of batches whose gradients accumulate are added up.  Its state goes into Lightning's checkpoints.  `reports`: of the rounds.
+    batch, for `weight="count"`; those of batches whose gradients accumulate are added up.  Its state goes
+    into Lightning's checkpoints.  `reports`: of the rounds.
     """
 
     def __init__(self, make: Callable[[Parameters], Outer], count: Callable[[Any], int] | None = None) -> None:

@@ -25,6 +25,7 @@ from hocket.training.large.pipeline.orders import FORWARD, ORDERS, Pass
 from hocket.training.large.pipeline.passing import Passing
 from hocket.training.large.pipeline.versions import Versions
 from hocket.training.large.stage import Stage
+from hocket.training.large.told import tell_all
 
 Loss = Callable[[Array, int], tuple[float, Array]]
 """(the last stage's result, number of the micro-batch): the loss, and its gradient."""
@@ -62,6 +63,9 @@ class Pipeline:
         self.stages: list[Any] = [*stage] if isinstance(stage, Sequence) else [stage]
         self._takes = agree(comm, "Pipeline", self._said, [_form(each) for each in self._likes()])
         """What stages were promised: dtype and shape, by rank and by its stages."""
+        if (mesh := getattr(comm, "mesh", None)) is not None:
+            mesh.staged.update(mesh.axes_of(comm))
+        tell_all(self.stages, comm)
         self.first, self.last = comm.rank == 0, comm.rank == comm.size - 1
         self.order = [*ORDERS[schedule](comm.rank, comm.size, micro, len(self.stages))]
         self.most = 0
@@ -128,7 +132,8 @@ class Pipeline:
 
         `batch`: on the first rank; its rows are cut into micro-batches.  `loss`: on the last one.  ArgumentError, on
         all ranks, if either is wrong; MismatchError, on one rank, if its stage gives another shape or dtype, or its
-        backward pass another than that of its input: end the job then.  Cost: an allreduce of one number, besides the messages.
+        backward pass another than that of its input: end the job then.  Cost: an allreduce of one number, besides the
+        messages.
         """
         why = self._refusal(batch, loss)
         if self.comm.allreduce(int(bool(why)), "max"):
