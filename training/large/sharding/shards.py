@@ -42,7 +42,8 @@ class Shards:
         self.slots = {name: np.zeros_like(self.w) for name in optimizer.slots}
         self.steps = 0
         self._own = pieces(self.flat, self.units, comm.rank)
-        self._coarse: Array | None = None if codec is None else np.empty_like(self.w)
+        exact = codec is None and getattr(comm, "codec", None) is None  # an axis of a Mesh may have one
+        self._coarse: Array | None = None if exact else np.empty_like(self.w)
         """What all ranks have got of `w`, by a codec."""
         self._begin()
         self._counted = self._own
