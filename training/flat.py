@@ -90,6 +90,14 @@ class Flat:
         for name, part in zip(names, self.parts(names, vector), strict=True):
             self.arrays[name][...] = part
 
+    def piece(self, name: str, first: int, count: int) -> Array:
+        """So many elements of an array, as the vector has them."""
+        return np.ravel(self.arrays[name])[first : first + count].astype(self.dtype)
+
+    def rounded(self, name: str, part: Array) -> Array:
+        """What is read again after `part` was written into this array."""
+        return part.astype(self.arrays[name].dtype).astype(self.dtype)
+
     def forget(self) -> None:
         """Keep names, shapes and sizes, and no array."""
         self.arrays, self.held = {}, Held({})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hocket.errors import ArgumentError
@@ -26,14 +26,22 @@ class Held:
         self._arrays = arrays
         self._first = {name: (array, _address(array)) for name, array in arrays.items()}
 
-    def check(self, names: Iterable[str] | None = None) -> None:
-        """Raise ArgumentError, on this rank, for the first of these names (default all) whose array is another one."""
-        for name in self._first if names is None else names:
-            first, address = self._first[name]
+    def first(self, name: str) -> Any:
+        """The array of this name."""
+        return self._first[name][0]
+
+    def wrong(self) -> str:
+        """In words, what is not as it was: an array is another one, or one has come; "": nothing."""
+        for name, (first, address) in self._first.items():
             if self._arrays.get(name) is not first or _address(first) != address:
-                raise ArgumentError(
-                    f"{name!r} is another array than at the beginning: change it in place, [{name!r}][...] = x"
-                )
+                return f"{name!r} is another array than at the beginning: change it in place, [{name!r}][...] = x"
+        new = next((name for name in self._arrays if name not in self._first), None)
+        return "" if new is None else f"{new!r} was not there, or frozen, when this was made: make it anew"
+
+    def check(self) -> None:
+        """Raise ArgumentError, on this rank, if something is wrong."""
+        if wrong := self.wrong():
+            raise ArgumentError(wrong)
 
 
 def _address(array: Any) -> int | None:

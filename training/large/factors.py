@@ -32,8 +32,8 @@ class Choice(NamedTuple):
         return "factors" if self.factors < self.dense else "dense"
 
 
-def costs(m: int, n: int, k: int, workers: int, servers: int | None = None) -> Choice:
-    """Of a layer of m x n, with k samples on each of so many workers; servers: as many, as in an allreduce.
+def costs(m: int, n: int, k: float, workers: int, servers: int | None = None) -> Choice:
+    """Of a layer of m x n, with k samples on average on each of so many workers; servers: as many, as in an allreduce.
 
     >>> costs(25088, 4096, 32, workers=8).way, costs(4096, 1000, 1024, workers=8).way      # VGG's first one; its last
     ('factors', 'dense')
@@ -43,20 +43,22 @@ def costs(m: int, n: int, k: int, workers: int, servers: int | None = None) -> C
 
 
 def average(comm: Any, u: Array, v: Array, way: str | None = None) -> Array:
-    """The average of all ranks' u^T v, on all ranks; u of (K, M), v of (K, N), of equal shapes on all ranks.
+    """The average of all ranks' u^T v, on all ranks; u of (K, M), v of (K, N).  Ranks may have other K.
 
-    `way`: "factors" or "dense" instead of the cheaper one.  By factors, ranks multiply by themselves: they hold the
-    same bits where their CPUs and their BLAS are the same.
+    Each rank counts alike, as in an allreduce of gradients, whatever its K.  Cost: an allgather of K beside it.  `way`:
+    "factors" or "dense" instead of the cheaper one.  By factors, ranks multiply by themselves: they hold the same bits
+    where their CPUs and their BLAS are the same.
 
     >>> import hocket
     >>> u, v = np.ones((2, 3), np.float32), np.ones((2, 2), np.float32)
     >>> hocket.local_world(2).run(lambda comm: average(comm, comm.rank * u, v, "factors")[0].tolist())[1]
     [1.0, 1.0]
     """
-    k, m, n = len(u), u.shape[1], v.shape[1]
-    if (way or costs(m, n, k, comm.size).way) == "dense":
+    m, n = u.shape[1], v.shape[1]
+    each = comm.allgather(np.array([len(u)])).tolist()
+    if (way or costs(m, n, sum(each) / comm.size, comm.size).way) == "dense":
         return comm.allreduce(np.ascontiguousarray(u.T @ v), "avg")  # type: ignore[no-any-return]
-    both = comm.allgather(np.concatenate([u, v], 1))
+    both = comm.allgatherv(np.concatenate([u, v], 1), each)
     product = both[:, :m].T @ both[:, m:]
     product /= comm.size
     return product  # type: ignore[no-any-return]

@@ -23,6 +23,7 @@ import numpy as np
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
+from hocket.training.large.told import tell
 
 
 def part(count: int, comm: Any, what: str) -> slice:
@@ -41,10 +42,15 @@ class Layer:
     or an axis of a mesh.  It can be a `Stage`, or a part of one: several forward passes may come before their backward.
     """
 
+    alike: tuple[str, ...] = ()
+    """Parameters that all ranks have whole."""
+
     def __init__(self, weight: Array, bias: Array | None, comm: Any, *, sequence: bool = False) -> None:
         self.comm, self.sequence = comm, sequence
         agree(comm, type(self).__name__, lambda: self._said(weight, bias))
         self.gradients = {name: np.zeros_like(array) for name, array in self.parameters.items()}
+        for name, array in self.parameters.items():
+            tell(array, comm, alike=name in self.alike)
 
     def clear(self) -> None:
         """Make the gradients zeros: a new step begins."""
@@ -108,6 +114,8 @@ class ColumnParallel(Layer):
 
 class RowParallel(Layer):
     """The rank has some rows: its columns of x go in, all of y comes out."""
+
+    alike = ("bias",)
 
     def _cut(self, weight: Array, bias: Array | None) -> dict[str, Array]:
         return _kept(weight[part(weight.shape[0], self.comm, "inputs")], bias)

@@ -103,7 +103,6 @@ class Outer:
 
     def finish(self) -> list[Report]:
         """End the round under way, and average once more what was trained since; theta becomes phi.  All ranks call."""
-        self.flat.held.check()
         ended = []
         if self._flight is not None and (report := self._attempt(lambda: self._land(self._flight))):
             ended = [report]
@@ -112,6 +111,7 @@ class Outer:
             while reports is None:
                 reports = self._attempt(self._last_round)
             ended += reports
+        self.flat.held.check()
         self.flat.write(self._order, self.phi)
         self._warn(self.rounds)
         return ended
@@ -178,7 +178,6 @@ class Outer:
         fragment = self.fragments[self.rounds % len(self.fragments)]
         phi = self.phi[fragment.span]
         gradient = np.empty_like(phi)
-        self.flat.held.check()
         self.flat.read(fragment.names, gradient)
         np.subtract(phi, gradient, out=gradient)
         weight = self.counts - self._since[fragment.number]
@@ -186,6 +185,7 @@ class Outer:
             weight = self.steps > self._steps_at[fragment.number]
         number, at = self.rounds + 1, (self.counts, self.steps)
         flight = Flight(number, fragment, self.due(number), gradient, float(weight), at, self._members(comm))
+        flight.wrong = self.flat.held.wrong()
         if wait or self._thread is None:
             self._carry(comm, flight)
         else:
@@ -225,7 +225,7 @@ class Outer:
         """Tell the others this rank's row, and average."""
         began = time.perf_counter()
         rows = [Row(*row) for row in self._rows(comm, flight, self._row(comm, flight).array()).tolist()]
-        roll.check(rows, flight.members, flight.fragment.names, self.replicated)
+        roll.check(rows, flight.members, flight.fragment.names, self.replicated, flight.wrong)
         total = sum(row.weight for row in rows)
         flight.weights = tuple(row.weight / total for row in rows)
         own = flight.weight * len(rows) / total
@@ -236,8 +236,8 @@ class Outer:
 
     def _row(self, comm: Any, flight: Flight) -> Row:
         names, phi = flight.fragment.names, self.phi[flight.fragment.span]
-        broken = -1
-        if not np.isfinite(np.dot(flight.gradient, flight.gradient)):
+        broken = roll.CHANGED if flight.wrong else -1
+        if not flight.wrong and not np.isfinite(np.dot(flight.gradient, flight.gradient)):
             parts = self.flat.parts(names, flight.gradient)
             broken = next((i for i, part in enumerate(parts) if not np.isfinite(part).all()), -1)
         hashed = digest(phi) if self.replicated else 0

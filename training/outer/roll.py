@@ -14,6 +14,8 @@ import numpy as np
 
 from hocket.errors import ArgumentError, MismatchError
 
+CHANGED = -2
+
 
 class Row(NamedTuple):
     """A rank's words before a round: 48 bytes."""
@@ -21,7 +23,7 @@ class Row(NamedTuple):
     round: float
     weight: float
     broken: float
-    """The number of the first parameter that is not finite, or -1."""
+    """The number of the first parameter that is not finite; -1: none; CHANGED: they are not those of the beginning."""
     digest: float
     """Of the fragment's outer parameters, before the round."""
     fresh: float
@@ -33,8 +35,13 @@ class Row(NamedTuple):
         return np.array([self])
 
 
-def check(rows: Sequence[Row], members: Sequence[Any], names: Sequence[str], replicated: bool) -> None:
-    """Raises the same error on all ranks if a round with these rows makes no sense; `names`: of the parameters."""
+def check(
+    rows: Sequence[Row], members: Sequence[Any], names: Sequence[str], replicated: bool, wrong: str = ""
+) -> None:  # fmt: skip
+    """Raises the same error on all ranks if a round with these rows makes no sense; `names`: of the parameters.
+
+    `wrong`: what this rank has found of its own, in words.
+    """
     each = list(zip(members, rows, strict=True))
     what = f"outer loop, round {int(min(row.round for row in rows))}"
     if len({row.round for row in rows}) > 1:
@@ -43,10 +50,13 @@ def check(rows: Sequence[Row], members: Sequence[Any], names: Sequence[str], rep
     if len({row.settings for row in rows}) > 1:
         where = _spread((f"{int(row.settings):08x}", who) for who, row in each)
         raise MismatchError(f"{what}: the loops' settings differ, by digest: {where}; give all ranks the same")
+    if changed := [who for who, row in each if row.broken == CHANGED]:
+        why = f" ({wrong})" if wrong else ""
+        raise ArgumentError(f"{what}: the parameters of ranks {changed} are not those of the beginning{why}")
     if broken := [f"{names[int(row.broken)]!r} of rank {who}" for who, row in each if row.broken >= 0]:
         raise ArgumentError(f"{what}: NaN or infinity in parameter {', '.join(broken)}; nothing was averaged")
-    if wrong := [who for who, row in each if not 0 <= row.weight < np.inf]:
-        raise ArgumentError(f"{what}: the counts of ranks {wrong} are negative: step(count) takes samples or tokens")
+    if negative := [who for who, row in each if not 0 <= row.weight < np.inf]:
+        raise ArgumentError(f"{what}: the counts of ranks {negative} are negative: step(count) takes samples or tokens")
     if not any(row.weight for row in rows):
         raise ArgumentError(f"{what}: all ranks have weight 0, so there is no average: step(count) had only zeros")
     if replicated and len({row.digest for row in rows}) > 1:

@@ -43,6 +43,8 @@ class Flight:
     at: tuple[int, int]
     """Counts and steps when it began."""
     members: tuple[Any, ...] = ()
+    wrong: str = ""
+    """What this rank's parameters are that they were not at the beginning: replaced, thawed, added."""
     weights: tuple[float, ...] = ()
     bytes: int = 0
     seconds: float = 0.0

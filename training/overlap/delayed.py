@@ -36,8 +36,9 @@ class Delayed:
     others' part of one step: the staleness is 1, and a step takes the longer of computation and communication.
 
     `parameters`: arrays by name, NumPy's or torch's in host memory, in the order of the forward pass, equal on all
-    ranks; they are x_i, and change in place.  `local_lr`: None: `lr`, without momentum.  `warmup`: steps at the
-    beginning that wait for their own average, as synchronous SGD does; the source takes 200.  The first step raises
+    ranks; they are x_i, and change in place.  `lr`, `local_lr` and `momentum` may be changed between steps, alike on
+    all ranks: a step has those that it was sent with.  `local_lr`: None: `lr`, without momentum.  `warmup`: steps at
+    the beginning that wait for their own average, as synchronous SGD does; the source takes 200.  The first step raises
     MismatchError, on all ranks, where these differ.
 
     On one rank, or where all ranks have equal gradients, without momentum, it is SGD bit for bit.
@@ -70,6 +71,8 @@ class Delayed:
         """W: equal on all ranks."""
         self._velocity = {name: np.zeros_like(x) for name, x in self.parameters.items()} if momentum else {}
         self._sent: dict[str, Any] = {}
+        self._rates = (lr, momentum)
+        """Of the step that was sent: a schedule may have set others when its average arrives."""
         self._steps, self._agreed = 0, False
 
     def step(self, gradients: Mapping[str, Any]) -> None:
@@ -81,6 +84,7 @@ class Delayed:
         if not self._agreed:
             self._agree()
         self._arrive()
+        self._rates = (self.lr, self.momentum)
         local = self.lr if self.local_lr is None else self.local_lr
         gradients = {name: _array(name, gradients[name]) for name in self.parameters}
         self._sent = {name: np.array(gradient) for name, gradient in gradients.items()}
@@ -141,13 +145,15 @@ class Delayed:
 
     def _arrive(self) -> None:
         """The global weights move by what was sent last."""
+        lr, momentum = self._rates
         for name in self._sent:
             mean = self.scheduler.wait(name)
-            if self.momentum:
-                self._velocity[name] *= self.momentum
-                self._velocity[name] += mean
-                mean = self._velocity[name]
-            self.weights[name] -= self.lr * mean
+            if momentum:
+                velocity = self._velocity.setdefault(name, np.zeros_like(mean))
+                velocity *= momentum
+                velocity += mean
+                mean = velocity
+            self.weights[name] -= lr * mean
         self._sent = {}
 
 

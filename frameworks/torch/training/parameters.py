@@ -50,6 +50,18 @@ class Parameters(Flat):
             self.arrays[name].copy_(torch.from_numpy(part))
 
 
+    def piece(self, name: str, first: int, count: int) -> Array:
+        part = self.arrays[name].reshape(-1)[first : first + count]
+        return part.to("cpu", self._kind).numpy()  # type: ignore[no-any-return]
+
+    def rounded(self, name: str, part: Array) -> Array:
+        return torch.from_numpy(part).to(self.arrays[name].dtype).to(self._kind).numpy()
+
+    @property
+    def _kind(self) -> torch.dtype:
+        return torch.float64 if self.dtype == np.float64 else torch.float32
+
+
 def _is_cut(tensor: torch.Tensor) -> bool:
     """Is it a DTensor?  Where nobody has imported torch's module of them, which takes a second, there is none."""
     module = sys.modules.get("torch.distributed.tensor")
@@ -65,25 +77,31 @@ def _own(tensor: Any) -> torch.Tensor:
 class _Trained(Mapping[str, torch.Tensor]):
     """Those parameters of a module that are trained, as they are now: others may have been put in their places.
 
-    Those of FSDP2, which puts whole ones there while it computes, as they were.
+    It has those that were trained at first, and those that are trained now: thawed ones, and layers that were added.
+    Those of FSDP2, which puts whole ones there while it computes, are as they were.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._first = {name: each for name, each in module.named_parameters() if each.requires_grad}
-        self._module = None if any(map(_is_cut, self._first.values())) else module
+        self._module = module
+        self._first = self._now()
+        self._cut = any(map(_is_cut, self._first.values()))
+
+    def _now(self) -> dict[str, torch.Tensor]:
+        return {name: each for name, each in self._module.named_parameters() if each.requires_grad}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        first = self._first[name]
+        if self._cut and name in self._first:
+            return self._first[name]
         try:
-            return first if self._module is None else self._module.get_parameter(name)
+            return self._module.get_parameter(name)
         except AttributeError:  # it was taken out
             raise KeyError(name) from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._first)
+        return iter({**self._first, **self._now()})
 
     def __len__(self) -> int:
-        return len(self._first)
+        return sum(1 for _ in self)
 
 
 def parameters(module: torch.nn.Module) -> Parameters:

@@ -28,15 +28,20 @@ class Stage:
         given = torch.as_tensor(x)
         if given.is_floating_point():
             given.requires_grad_()
-        y = self.module(given)
+        y = self.module(_inside(given))
         return y.detach().numpy(), (given, y)
 
     def backward(self, dy: Any, kept: tuple[Tensor, Tensor]) -> Any:
         """The gradient of x as an array; zeros where x was of whole numbers, or not needed."""
         given, y = kept
         if y.requires_grad:  # a frozen embedding's does not
-            torch.autograd.backward(y, torch.as_tensor(dy))
+            torch.autograd.backward(y, torch.as_tensor(dy, dtype=y.dtype))  # NumPy's losses may make doubles
         return (torch.zeros_like(given) if given.grad is None else given.grad).numpy()
+
+
+def _inside(leaf: Tensor) -> Tensor:
+    """A copy in the graph: what begins in place, as ReLU(inplace=True), may change that, but not a leaf."""
+    return leaf.clone() if leaf.requires_grad else leaf
 
 
 def loss(function: Callable[[Tensor, Tensor], Tensor], targets: Sequence[Tensor]) -> Callable[[Any, int], Any]:
@@ -44,7 +49,7 @@ def loss(function: Callable[[Tensor, Tensor], Tensor], targets: Sequence[Tensor]
 
     def each(y: Any, micro: int) -> tuple[float, Any]:
         given = torch.as_tensor(y).requires_grad_()
-        found = function(given, targets[micro])
+        found = function(_inside(given), targets[micro])
         torch.autograd.backward(found)
         return float(found.detach()), given.grad.numpy()  # type: ignore[union-attr]
 

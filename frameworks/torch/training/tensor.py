@@ -11,6 +11,7 @@ from hocket.errors import ArgumentError
 from hocket.torch import functions
 from hocket.training.large.agreeing import agree
 from hocket.training.large.tensor import part
+from hocket.training.large.told import tell
 
 Tensor = torch.Tensor
 
@@ -29,6 +30,9 @@ class _Cut(nn.Module):
         with torch.no_grad():
             self.weight = nn.Parameter(linear.weight.narrow(self.axis, mine.start, mine.stop - mine.start).clone())
             self.bias = None if linear.bias is None else nn.Parameter(self._bias(linear.bias, mine).clone())
+        tell(self.weight, self.comm)
+        if self.bias is not None:
+            tell(self.bias, self.comm, alike=len(self.bias) == len(linear.bias))
 
     def _bias(self, bias: Tensor, mine: slice) -> Tensor:
         return bias

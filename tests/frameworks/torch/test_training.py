@@ -51,3 +51,30 @@ def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 )
 def test_case(name: str, results: dict[str, list[str]]) -> None:
     assert not results[name], "\n".join(results[name])
+
+
+def test_lightning_counts_all_batches_of_a_step() -> None:
+    """Those whose gradients accumulate, with Lightning's classes stood in for; a restart begins at 0."""
+    source = """
+import sys, types, torch, hocket, hocket.torch
+lightning, inside = types.ModuleType("lightning"), types.ModuleType("lightning.pytorch")
+inside.Callback = object
+lightning.pytorch = inside
+sys.modules.update({"lightning": lightning, "lightning.pytorch": inside})
+from hocket.torch.training.lightning import OuterCallback
+from hocket.training import LocalSGD
+comm, model, trainer = hocket.init(), torch.nn.Linear(1, 1, bias=False), types.SimpleNamespace(global_step=0)
+callback = OuterCallback(lambda p: LocalSGD(comm, p, every=1, weight="count"), count=len)
+for start in (0, 7):
+    trainer.global_step = start
+    callback.on_train_start(trainer, model)
+    for step in range(3):
+        for i, samples in enumerate([[30, 10], [10, 10]][comm.rank]):
+            trainer.global_step += i
+            model.weight.data.fill_(float(comm.rank))
+            callback.on_train_batch_end(trainer, model, None, [0] * samples, i)
+        assert abs(model.weight.item() - 1 / 3) < 1e-6, (step, model.weight)
+    callback.on_train_batch_end(trainer, model, None, [0] * 99, 0)      # it ends within a step
+assert all(report.weights == (2 / 3, 1 / 3) for report in callback.reports) and len(callback.reports) == 6
+"""
+    jobs.run(2, source)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import Experts, Mesh
+from hocket.training.large.experts.routing import room
 from support.worlds import spread
 
 Array = np.ndarray[Any, Any]
@@ -195,3 +198,12 @@ def test_two_steps(size: int, transport: str) -> None:
 
 def test_two_steps_need_even_hosts() -> None:
     spread(hosts_of_different_sizes, 3, "threads")
+
+
+def test_room_is_that_of_decimals() -> None:
+    """capacity=1.1 is eleven tenths, whatever the float's last bit."""
+    for hundredths, top, experts in product(range(1, 400), (1, 2), (3, 8, 10, 64)):
+        for tokens in (1, 7, 100, 4096):
+            exact = math.ceil(Fraction(hundredths, 100) * top * tokens / experts)
+            assert room(hundredths / 100, top, tokens, experts) == exact, (hundredths, top, tokens, experts)
+    assert room(0.1 + 0.2, 1, 10, 1) == 3 == room(1.5, 1, 10, 5) and room(None, 1, 10, 5) is None

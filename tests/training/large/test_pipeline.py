@@ -356,3 +356,50 @@ def test_layers_are_timed_on_the_slowest_rank() -> None:
     (seconds, parts), other = hocket.local_world(2).run(program)
     assert (seconds, parts) == other
     assert seconds[0] >= 0.002 and seconds[2] >= 0.02 and parts == [slice(0, 2), slice(2, 3)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_stage_of_torch_may_begin_in_place(size: int) -> None:
+    """ReLU(inplace=True) behind a cut, and a loss that changes its input; the batch stays as it was."""
+    x, wanted = torch.linspace(-1, 1, 16).reshape(4, 4), torch.zeros(4, 4)
+
+    def made() -> torch.nn.Sequential:
+        layers = [torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(4, 4)) for _ in range(size)]
+        for i, (_, linear) in enumerate(layers):
+            with torch.no_grad():
+                linear.weight.copy_(torch.linspace(-0.3, 0.5 + i, 16).reshape(4, 4))
+                linear.bias.fill_(0.1)
+        return torch.nn.Sequential(*layers)
+
+    def loss(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (y.sub_(1) - target).square().sum()
+
+    alone = made()
+    for part in x.chunk(2):
+        loss(alone(part.clone().requires_grad_() * 1), torch.zeros(2, 4)).backward()
+
+    def program(comm: hocket.Communicator) -> bool:
+        module, batch = made()[comm.rank], x.clone().numpy()
+        pipe = Pipeline(of_torch.Stage(module), comm, np.empty((2, 4), np.float32), micro=2)
+        pipe.step(batch if pipe.first else None, of_torch.loss(loss, wanted.chunk(2)) if pipe.last else None)
+        right = [torch.equal(*pair) for pair in zip(
+            (p.grad for p in module.parameters()), (p.grad for p in alone[comm.rank].parameters()), strict=True)]
+        return all(right) and (batch == x.numpy()).all()
+
+    assert hocket.local_world(size).run(program) == [True] * size
+
+
+def test_a_loss_that_gives_doubles_is_named() -> None:
+    """A backward pass is held to the form of its stage's input, as a forward pass to that of the next one's."""
+
+    def program(comm: hocket.Communicator) -> str:
+        x, wanted = data()
+        pipe = Pipeline(Tanh(comm.rank), comm, np.empty((ROWS // 2, WIDTH), np.float32), micro=2)
+        with pytest.raises((MismatchError, hocket.PeerLostError)) as found:
+            pipe.step(x if pipe.first else None, lambda y, m: (0.0, y.astype(np.float64)) if pipe.last else None)
+        comm.abort(found.value)
+        return str(found.value)
+
+    text = hocket.local_world(2).run(program)[1]
+    assert "the backward pass of stage 1 gives shape (12, 6) and dtype float64, and stage 0 waits for" in text
+    assert "the loss has given shape (12, 6) and dtype float64 as the gradient of shape (12, 6) and" in text

@@ -211,7 +211,9 @@ def wrong(comm: Any) -> None:
             lambda: sharded.step({**good, "w": np.zeros(2, np.float32)}))  # fmt: skip
     sharded = Sharded(Adam(), comm, start(), stage=2, clip=1.0)
     refused(ArgumentError, r"step 1 lacks the gradients of \['w'", lambda: sharded.step({"c": good["c"]}))
+    sharded.add("c", good["c"])  # the step's gradients were forgotten, on all ranks
     refused(ArgumentError, "'c' has come twice", lambda: sharded.add("c", good["c"]))
+    refused(ArgumentError, "'c' has come twice", lambda: sharded.step(good))
     sharded = Sharded(Adam(), comm, start(), clip=1.0)
     bad = {**good, "b": np.full(5, np.nan if last else 1, np.float32)}
     before = sharded.w.copy()

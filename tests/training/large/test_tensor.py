@@ -154,6 +154,17 @@ def factors_make_the_dense_gradient(comm: Any) -> None:
     assert ("allreduce" in n) == (costs(40, 30, 5, comm.size).way == "dense")
 
 
+def factors_of_other_numbers_of_samples(comm: Any) -> None:
+    """Each rank chooses the way of all, and counts alike, also with no sample."""
+    for m, n, most in ((40, 30, 1), (4, 3, 7)):  # few factors; more of them than the product has numbers
+        k = most * comm.rank
+        dice = np.random.default_rng(comm.rank)
+        u, v = dice.normal(size=(k, m)), dice.normal(size=(k, n))
+        wanted = comm.allreduce(u.T @ v, "avg")
+        for way in (None, "factors", "dense"):
+            np.testing.assert_allclose(average(comm, u, v, way), wanted, atol=1e-12)
+
+
 def wrong(comm: Any) -> None:
     last = comm.rank == comm.size - 1
     w = np.ones((6, comm.size * 2 + 1), np.float32)
@@ -173,7 +184,7 @@ def wrong(comm: Any) -> None:
 
 PROGRAMS = (
     in_numpy, in_torch, more_axes_are_more_rows, a_torch_model_in_shards, bytes_are_the_same_either_way,
-    factors_make_the_dense_gradient, wrong,
+    factors_make_the_dense_gradient, factors_of_other_numbers_of_samples, wrong,
 )  # fmt: skip
 
 

@@ -116,6 +116,42 @@ def test_a_module_whose_parameters_are_replaced(change: str) -> None:
     hocket.local_world(1).run(program)
 
 
+@pytest.mark.parametrize("where", ["everywhere", "last rank"])
+@pytest.mark.parametrize("loop", [
+    lambda comm, p: LocalSGD(comm, p, every=2), lambda comm, p: DiLoCo(comm, p, every=2, send="int8", momentum=0.5),
+    lambda comm, p: StreamingDiLoCo(comm, p, every=2, fragments=1, delay=1), lambda comm, p: NoLoCo(comm, p, every=2),
+], ids=["local", "diloco", "delay", "noloco"])  # fmt: skip
+@pytest.mark.parametrize("change", ["thawed", "added", "a new name"])
+def test_what_is_trained_later_would_never_be_averaged(change: str, loop: Any, where: str) -> None:
+    """So it is an error at the next round, on all ranks, and at the end."""
+
+    def program(comm: hocket.Communicator) -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+        model[0].requires_grad_(False)
+        mine: dict[str, Any] = {"w": np.zeros(2, np.float32)}
+        outer = loop(comm, mine if change == "a new name" else parameters(model))
+        for _ in range(4):
+            outer.step()
+        model[1].requires_grad_(False)  # that stays averaged
+        for _ in range(2):
+            outer.step()
+        if where == "everywhere" or comm.rank == 1:
+            mine["later"] = np.zeros(2, np.float32)
+            model[0].requires_grad_(True) if change == "thawed" else model.append(torch.nn.Linear(1, 1))
+        name = {"thawed": "0.weight", "added": "2.weight", "a new name": "later"}[change]
+        ranks = [0, 1] if where == "everywhere" else [1]
+        own = f" ({name!r} was not there, or frozen" if comm.rank in ranks else ""
+
+        def until_told() -> None:
+            for _ in range(4):
+                outer.step()
+
+        refused(f"the parameters of ranks {ranks} are not those of the beginning{own}", until_told)
+        refused("", outer.finish)
+
+    hocket.local_world(2).run(program)
+
+
 def loops_that_differ(comm: Any) -> None:
     """Each is named on all ranks, and the next loop works."""
     odd = comm.rank == comm.size - 1

@@ -75,6 +75,30 @@ def equal_gradients_are_sgd(comm: Communicator) -> None:
         same(x, w[name], name)
 
 
+def a_schedule_is_sgds(comm: Communicator) -> None:
+    """Each step has the rate and the momentum that stood when it was sent, whatever stands when its average arrives."""
+    for rates in ([0.3 * 0.5**step for step in range(8)], [0.01 * step for step in range(8)]):  # decay, and a warm-up
+        w, alone = start(), start()
+        made = Delayed(Scheduler(comm), w, lr=1.0)
+        for step, rate in enumerate(rates):
+            made.lr = rate
+            made.step(gradients(w, batch(step, 0, 1)))
+            for name, gradient in gradients(alone, batch(step, 0, 1)).items():
+                alone[name] -= rate * gradient
+            for name in w:
+                same(w[name], alone[name], f"{name} after {step + 1} steps")
+    w, at, velocity = {"w": np.ones(2)}, 1.0, 0.0
+    made = Delayed(Scheduler(comm), w, lr=1.0)
+    for rate, momentum in ((0.5, 0.0), (0.25, 0.5), (0.125, 0.75), (0.5, 0.5)):  # the gradient is always 1
+        made.lr, made.momentum = rate, momentum
+        made.step({"w": np.ones(2)})
+        velocity = momentum * velocity + 1 if momentum else 0.0
+        at -= rate * (velocity if momentum else 1)
+    made.lr, made.momentum = 100.0, 0.9
+    made.finish()
+    assert w["w"].tolist() == [at, at]
+
+
 def all_warmup_is_sgd(comm: Communicator) -> None:
     for name, x in delayed(comm, 20, 0.3, warmup=20).items():
         same(x, sgd(comm, 20, 0.3)[name], name)
@@ -129,7 +153,7 @@ def goes_on(comm: Communicator) -> None:
 
 @pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "threads"), (4, "threads")])
 def test_equal_gradients_are_sgd(size: int, transport: str) -> None:
-    spread(equal_gradients_are_sgd, size, transport)
+    spread([equal_gradients_are_sgd, a_schedule_is_sgds], size, transport)
 
 
 def test_delayed() -> None:

@@ -22,6 +22,7 @@ from hocket.training.large.agreeing import agree
 from hocket.training.large.experts.exchange import Straight, TwoSteps
 from hocket.training.large.experts.routing import Route, gradient, room, route
 from hocket.training.large.stage import Stage
+from hocket.training.large.told import tell_all
 
 
 class Kept(NamedTuple):
@@ -55,6 +56,7 @@ class Experts:
         agree(comm, "Experts", lambda: {**self._said(), "hierarchical": bool(hierarchical)})
         self.exchange = TwoSteps(comm) if hierarchical else Straight(comm)
         self.count = len(self.experts) * comm.size
+        tell_all(self.experts, comm)
         self.dropped = 0
 
     def _said(self) -> dict[str, Any]:

@@ -69,6 +69,8 @@ class Mesh:
         self.at: dict[str, int] = {}
         """This rank's place on each axis; empty: this rank is spare."""
         self._made: dict[tuple[str, ...], Axis] = {}
+        self.staged: set[str] = set()
+        """Axes along which a pipeline's stages stand."""
         spare = comm.rank not in self.places
         self.comm = comm.split(None if spare else 0, 0 if spare else self.places.index(comm.rank))
         """All ranks of the mesh, in the order of their places; None on a spare rank."""
@@ -100,6 +102,12 @@ class Mesh:
             first = names[0]
             self._made[names] = Axis(self, "+".join(names), comm, self._transport.get(first), self._codec.get(first))
         return self._made[names]
+
+    def axes_of(self, comm: Any) -> list[str]:
+        """The axes along which the ranks of a communicator differ."""
+        job = {member: rank for rank, member in enumerate(self.job.members)}
+        places = [self.place(job[member]) for member in comm.members]
+        return [axis for axis in self.axes if len({place[axis] for place in places}) > 1]
 
     def place(self, rank: int) -> dict[str, int]:
         """Where a rank of `job` is."""

@@ -25,6 +25,7 @@ from hocket.training.large.pipeline.orders import FORWARD, ORDERS, Pass
 from hocket.training.large.pipeline.passing import Passing
 from hocket.training.large.pipeline.versions import Versions
 from hocket.training.large.stage import Stage
+from hocket.training.large.told import tell_all
 
 Loss = Callable[[Array, int], tuple[float, Array]]
 """(the last stage's result, number of the micro-batch): the loss, and its gradient."""
@@ -62,6 +63,9 @@ class Pipeline:
         self.stages: list[Any] = [*stage] if isinstance(stage, Sequence) else [stage]
         self._takes = agree(comm, "Pipeline", self._said, [_form(each) for each in self._likes()])
         """What stages were promised: dtype and shape, by rank and by its stages."""
+        if (mesh := getattr(comm, "mesh", None)) is not None:
+            mesh.staged.update(mesh.axes_of(comm))
+        tell_all(self.stages, comm)
         self.first, self.last = comm.rank == 0, comm.rank == comm.size - 1
         self.order = [*ORDERS[schedule](comm.rank, comm.size, micro, len(self.stages))]
         self.most = 0
@@ -109,12 +113,27 @@ class Pipeline:
                 f"made with like of {_words(takes)}; they must be the same"
             )
 
+    def _check_back(self, each: Pass, dx: Array, kept: _Kept) -> None:
+        """As `_check`, of the gradient for the stage before, which waits for one like what it gave."""
+        number = each.chunk * self.comm.size + self.comm.rank
+        takes, gives = self._takes[self.comm.rank][each.chunk], _form(np.asarray(dx))
+        if number == 0 or takes == gives:
+            return
+        why, result = "", [str(kept.dtype), [*kept.shape]]
+        if kept.gradient is not None and (made := _form(np.asarray(kept.gradient))) != result:
+            why = f"; the loss has given {_words(made)} as the gradient of {_words(result)}"
+        raise MismatchError(
+            f"Pipeline: the backward pass of stage {number} gives {_words(gives)}, and stage {number - 1} waits for "
+            f"{_words(takes)}, that of its result; they must be the same{why}"
+        )
+
     def step(self, batch: Array | None = None, loss: Loss | None = None) -> float | None:
         """Both passes of all micro-batches.  The last stage returns the sum of their losses, the others None.
 
         `batch`: on the first rank; its rows are cut into micro-batches.  `loss`: on the last one.  ArgumentError, on
-        all ranks, if either is wrong; MismatchError, on one rank, if its stage gives another shape or dtype than
-        the next one's `like`: end the job then.  Cost: an allreduce of one number, besides the messages.
+        all ranks, if either is wrong; MismatchError, on one rank, if its stage gives another shape or dtype, or its
+        backward pass another than that of its input: end the job then.  Cost: an allreduce of one number, besides the
+        messages.
         """
         why = self._refusal(batch, loss)
         if self.comm.allreduce(int(bool(why)), "max"):
@@ -157,9 +176,10 @@ class Pipeline:
                 self.most = max(self.most, len(kept))
             else:
                 dy: Any = messages.take(each) if given else kept[key].gradient
-                needed = kept.pop(key).needed
+                entry = kept.pop(key)
                 with self.versions.backward(each.micro) if self.versions else contextlib.nullcontext():
-                    dx = stage.backward(dy, needed)
+                    dx = stage.backward(dy, entry.needed)
+                self._check_back(each, dx, entry)
                 messages.send(each, dx)
         messages.end()
         return total if self.last else None

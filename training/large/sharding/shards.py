@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.arguments import choices
+from hocket.arguments import choices, kind
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, Flat, digest, flat
-from hocket.training.large.agreeing import agree
+from hocket.training.large.agreeing import agree, ranks
 from hocket.training.large.sharding import states
-from hocket.training.large.sharding.cutting import Unit, checked, cut
+from hocket.training.large.sharding.around import Alike, Around, refuse
+from hocket.training.large.sharding.cutting import Unit, checked, cut, pieces
 from hocket.training.norm import norm
 from hocket.training.optimizers import Optimizer
 
@@ -26,9 +27,12 @@ class Shards:
 
     def __init__(
         self, optimizer: Optimizer, comm: Any, parameters: Any, *, units: Sequence[Sequence[str]] | None = None,
-        clip: float | None = None, order: str = "rank", codec: Any = None,
+        clip: float | None = None, order: str = "rank", codec: Any = None, alike: Alike | None = None,
     ) -> None:  # fmt: skip
         self.optimizer, self.comm, self.clip, self.order, self.codec = optimizer, comm, clip, order, codec
+        self.axes: list[Any] = []
+        """Those along which the model of which `clip` takes the norm is cut, besides `comm`."""
+        around = None if clip is None else self._around(parameters, units, alike)
         agree(comm, "Sharded", lambda: self._said(parameters, units))
         self.units = cut(self.flat, self._groups(units), comm.rank, comm.size)
         self.of = {name: unit for unit in self.units for name in unit.names}
@@ -37,7 +41,17 @@ class Shards:
         self.w, self.gradient = (np.empty(self.size, self.flat.dtype) for _ in "wg")
         self.slots = {name: np.zeros_like(self.w) for name in optimizer.slots}
         self.steps = 0
+        self._own = pieces(self.flat, self.units, comm.rank)
+        exact = codec is None and getattr(comm, "codec", None) is None  # an axis of a Mesh may have one
+        self._coarse: Array | None = None if exact else np.empty_like(self.w)
+        """What all ranks have got of `w`, by a codec."""
         self._begin()
+        self._counted = self._own
+        """What of the shard counts on this rank in the norm."""
+        if around is not None:
+            counted, wrong = around.counted()
+            self._tell(wrong)
+            self._counted = [piece for piece in self._own if piece.name in counted]
 
     # --- what each stage says
 
@@ -48,7 +62,18 @@ class Shards:
     def _spread(self) -> None:
         """Every rank has the parameters anew, where it keeps them."""
         for unit in self.units:
-            self.flat.write(unit.names, self._gathered(unit))
+            whole = self._gathered(unit)
+            self.flat.write(unit.names, whole)
+            if self._coarse is not None:
+                self._coarse[unit.shard] = self._mine(unit, whole)
+
+    def _take_changes(self) -> None:
+        """What others have made of the parameters since the last step: loaded, clamped, masked or averaged ones."""
+        for name, first, where in self._own:
+            w = self.w[where]
+            now = self.flat.piece(name, first, w.size)
+            before = self.flat.rounded(name, w if self._coarse is None else self._coarse[where])
+            np.copyto(w, now, where=now != before)  # where nobody has, it may have more bits than they
 
     # --- one step
 
@@ -56,14 +81,21 @@ class Shards:
         """Change this rank's shard by the averaged gradient.  The norm before clipping, if it clips."""
         length = None
         if self.clip is not None:
-            length = norm(self.gradient, self.comm)
+            length = norm(self._once(), self.comm, *self.axes)
             if not math.isfinite(length):
                 raise ArgumentError(f"Sharded: step {self.steps + 1}: the gradient's norm is {length}; nothing changed")
             if length > self.clip:
                 self.gradient *= self.gradient.dtype.type(self.clip / length)
+        self._take_changes()
         self.steps += 1
         self.optimizer.apply(self.w, self.gradient, self.slots, self.steps)
         return length
+
+    def _once(self) -> Array:
+        """The gradient, without what other ranks count."""
+        if len(self._counted) == len(self._own):
+            return self.gradient
+        return np.concatenate([self.gradient[:0], *(self.gradient[piece.shard] for piece in self._counted)])
 
     def _averaged(self, unit: Unit, whole: Array, **how: Any) -> Any:
         """Average a unit's gradient over all ranks, into this rank's shard."""
@@ -84,17 +116,48 @@ class Shards:
 
     def _read(self, names: Sequence[str], gradients: Mapping[str, Any]) -> Array:
         """These arrays in a vector."""
-        self.flat.held.check(names if self.flat.arrays else ())
-        lacking = [name for name in names if name not in gradients]
-        if lacking:
-            raise ArgumentError(f"Sharded: there is no gradient of {lacking[0]!r}")
-        for name in names:
-            shape, wanted = tuple(gradients[name].shape), self.flat.shapes[name]
-            if shape != wanted:
-                raise ArgumentError(f"Sharded: the gradient of {name!r} has shape {shape}, the parameter {wanted}")
-        whole = np.empty(self.flat.count(names), self.flat.dtype)
-        self.flat.read(names, whole, gradients)
+        whole = np.zeros(self.flat.count(names), self.flat.dtype)
+        ends = np.cumsum([0, *(self.flat.sizes[name] for name in names)])
+        for name, begin, end in zip(names, ends, ends[1:], strict=False):
+            if gradients.get(name) is not None:
+                self.flat.read([name], whole[begin:end], gradients)
         return whole
+
+    def _wrong(self, gradients: Mapping[str, Any], wanted: Sequence[str]) -> str:
+        """In words, what is wrong with gradients that should be these; None is one of zeros."""
+        if wrong := self.flat.held.wrong():
+            return wrong
+        for name, gradient in gradients.items():
+            if gradient is not None and (wrong := self._odd(name, gradient)):
+                return wrong
+            if gradient is not None and name not in wanted:
+                return f"the gradient of {name!r} has come twice in step {self.steps + 1}"
+        lacking = [name for name in wanted if name not in gradients]
+        return f"step {self.steps + 1} lacks the gradients of {lacking[:3]}" if lacking else ""
+
+    def _odd(self, name: str, gradient: Any) -> str:
+        if name not in self.of:
+            return f"there is no parameter {name!r}; if it was frozen when this was made, make it anew"
+        shape, wanted = getattr(gradient, "shape", None), self.flat.shapes[name]
+        if shape is None or tuple(shape) != wanted:
+            got = f"is {kind(gradient)}" if shape is None else f"has shape {tuple(shape)}"
+            return f"the gradient of {name!r} {got}, the parameter {wanted}"
+        return ""
+
+    def _tell(self, wrong: str) -> None:
+        """Raise ArgumentError on all ranks that step together, if something is wrong on one.  Collective."""
+        around, bad = [self.comm, *self.axes], int(bool(wrong))
+        for comm in around:
+            bad = comm.allreduce(bad, "max")
+        if not bad:
+            return
+        mesh = getattr(self.comm, "mesh", None)
+        found = {wrong: {(mesh.job if mesh else self.comm).rank}} if wrong else {}
+        for comm in around:
+            rows = comm.share([[text, [*who]] for text, who in found.items()], "Sharded")
+            for text, who in (each for row in rows for each in row):
+                found.setdefault(text, set()).update(who)
+        raise ArgumentError("Sharded: " + "; ".join(f"{text} (on {ranks(sorted(who))})" for text, who in found.items()))
 
     # --- the beginning, and checkpoints
 
@@ -104,6 +167,8 @@ class Shards:
         for unit, *of_ranks in zip(self.units, *self.comm.share(digests, "Sharded"), strict=True):
             if len(set(of_ranks)) > 1:
                 self._take(unit, from_first=True)
+        if self._coarse is not None:
+            self._coarse[...] = self.w
 
     def _take(self, unit: Unit, from_first: bool = False) -> Array:
         """A unit's parameters, of which the shard gets its piece: this rank's, or on all ranks the first one's."""
@@ -112,13 +177,38 @@ class Shards:
         if from_first:
             self.comm.broadcast(whole, 0)
             self.flat.write(unit.names, whole)
-        begin = sum(unit.counts[: self.comm.rank])
-        self.w[unit.shard] = whole[begin : begin + unit.counts[self.comm.rank]]
+        self.w[unit.shard] = self._mine(unit, whole)
         return whole
 
+    def _mine(self, unit: Unit, whole: Array) -> Array:
+        """This rank's piece of a unit."""
+        begin = sum(unit.counts[: self.comm.rank])
+        return whole[begin : begin + unit.counts[self.comm.rank]]
+
+    def _around(self, parameters: Any, units: Any, alike: Alike | None) -> Around:
+        """Where the model is cut; raises on all ranks of the mesh."""
+        mesh = getattr(self.comm, "mesh", None)
+        found: list[Around] = []
+        own: list[list[str]] = []
+
+        def said() -> dict[str, Any]:
+            self._said(parameters, units)
+            found.append(Around(self.comm, self.flat, alike))
+            own.extend([[*self.flat.arrays], sorted(set[str]().union(*found[0].listed.values()))])
+            axes = found[0].axes if mesh is not None else range(len(found[0].axes))
+            return {"clip": self.clip, "axes that cut the model": [*axes]}
+
+        every = agree(self.comm if mesh is None else mesh.comm, "Sharded", said, own)
+        known = {name for names, _ in every for name in names}
+        if unknown := sorted({name for _, listed in every for name in listed} - known):
+            what = choices(unknown[0], sorted(known))
+            raise ArgumentError(f"Sharded: alike= names {unknown[0]!r}, which is no parameter; {what}")
+        self.axes = [*found[0].axes.values()]
+        return found[0]
     def _said(self, parameters: Any, units: Any) -> dict[str, Any]:
         """What has to be the same on all ranks."""
         self.flat = flat(parameters)
+        refuse(self.comm, self.flat)
         if not (hasattr(self.optimizer, "slots") and hasattr(self.optimizer, "apply")):
             raise ArgumentError(f"optimizer={self.optimizer!r} must be one of hocket.training's: Adam, SGD, Adagrad")
         if self.clip is not None and not 0 < self.clip < math.inf:

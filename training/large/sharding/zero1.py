@@ -22,7 +22,8 @@ class Zero1(Shards):
 
     def step(self, gradients: Mapping[str, Any]) -> float | None:
         """Average the gradients over all ranks and step; the parameters change in place.  Returns their norm, if it
-        clips.  Raises ArgumentError for a gradient that is missing or has another shape."""
+        clips.  Raises ArgumentError, on all ranks, for a gradient that is missing or has another shape."""
+        self._tell(self._wrong(gradients, [*self.of]))
         for unit in self.units:
             self._averaged(unit, self._read(unit.names, gradients))
         length = self._update()

@@ -36,10 +36,13 @@ class Zero2(Shards):
 
     def add(self, name: str, gradient: Any) -> None:
         """A gradient of this step is there: in any order.  It may be changed once its unit was sent."""
-        if name not in self.of:
-            raise ArgumentError(f"Sharded: there is no parameter {name!r}")
+        if wrong := self._odd(name, gradient) if gradient is not None or name not in self.of else "":
+            raise ArgumentError(f"Sharded: {wrong}")
         if name in self._came or self.of[name] not in self._left:
             raise ArgumentError(f"Sharded: the gradient of {name!r} has come twice in step {self.steps + 1}")
+        self._add(name, gradient)
+
+    def _add(self, name: str, gradient: Any) -> None:
         self._came[name] = gradient
         while self._left and all(name in self._came for name in self._left[-1].names):
             unit = self._left.pop()
@@ -49,15 +52,18 @@ class Zero2(Shards):
                 del self._came[each]
 
     def step(self, gradients: Mapping[str, Any] | None = None) -> float | None:
-        """When all gradients have come, or with those that have not: step.  Returns their norm, if it clips."""
-        for name, gradient in reversed([*(gradients or {}).items()]):
-            self.add(name, gradient)
-        if self._left:
-            lacking = [name for unit in self._left for name in unit.names if name not in self._came]
-            raise ArgumentError(f"Sharded: step {self.steps + 1} lacks the gradients of {lacking[:3]}")
+        """When all gradients have come, or with those that have not: step.  Returns their norm, if it clips.
+
+        Raises ArgumentError, on all ranks, where one is missing or wrong: then the step's gradients are forgotten.
+        """
+        left = [name for unit in self._left for name in unit.names if name not in self._came]
+        wrong = self._wrong(gradients or {}, left)
+        for name in reversed(left):
+            self._add(name, None if wrong or gradients is None else gradients[name])
         for work, _ in self._works:
             work.wait()
         self._works, self._left = [], [*self.units]
+        self._tell(wrong)
         length = self._update()
         self._spread()
         return length

@@ -25,8 +25,8 @@ class Zero3(Zero2):
 
     stage = 3
 
-    def _begin(self) -> None:
-        super()._begin()
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.flat.forget()
         self._used: list[Unit] = []
         """Units in the order in which this step has gathered them, ..."""
@@ -34,6 +34,8 @@ class Zero3(Zero2):
         """... and the last one."""
         self._next: tuple[Unit, Any, Array] | None = None
         """The unit that is gathered ahead: its call, and where it comes."""
+        self._open: list[Unit] = []
+        """Units that are in use."""
 
     def step(self, gradients: Mapping[str, Any] | None = None) -> float | None:
         """As stage 2's."""
@@ -51,24 +53,43 @@ class Zero3(Zero2):
     def gathered(self, *names: str) -> Iterator[dict[str, Array]]:
         """The arrays of the units in which these are, by name, for the block.  All ranks call it.
 
-        What is written into them is lost.
+        What is written into them, alike on all ranks, is kept when the block ends: loaded weights, clamped ones.
         """
         unknown = [name for name in names if name not in self.of]
         if unknown:
             raise ArgumentError(f"Sharded: there is no parameter {unknown[0]!r}")
         wanted = {self.of[name].names: self.of[name] for name in names}
-        yield {name: part for unit in wanted.values() for name, part in self._named(unit)}
+        wholes = [(unit, self._use(unit)) for unit in wanted.values()]
+        begun = [self._mine(unit, whole).copy() for unit, whole in wholes]
+        try:
+            yield {
+                name: part for unit, whole in wholes
+                for name, part in zip(unit.names, self.flat.parts(unit.names, whole), strict=True)
+            }  # fmt: skip
+        finally:
+            del self._open[len(self._open) - len(wholes) :]
+        for (unit, whole), before in zip(wholes, begun, strict=True):
+            now = self._mine(unit, whole)
+            np.copyto(self.w[unit.shard], now, where=now != before)
+        self._go_ahead()
 
-    def _named(self, unit: Unit) -> Iterator[tuple[str, Array]]:
+    def _use(self, unit: Unit) -> Array:
+        """Its parameters."""
         ahead = self._ahead()
         whole = ahead[1] if ahead is not None and ahead[0] == unit else self._gathered(unit)
         self._used.append(unit)
+        self._open.append(unit)
+        self._go_ahead()
+        return whole
+
+    def _go_ahead(self) -> None:
+        """Gather what came next in the last step, unless it is in use, and may be written into."""
         at = len(self._used)
-        if at < len(self._before) and self._before[at - 1] == unit:
+        if self._next is None and 0 < at < len(self._before) and self._before[at - 1] == self._used[-1]:
             following = self._before[at]
-            out = np.empty(following.size, self.flat.dtype)
-            self._next = following, self._gather(following, out, async_op=True), out
-        return zip(unit.names, self.flat.parts(unit.names, whole), strict=True)
+            if following not in self._open:
+                out = np.empty(following.size, self.flat.dtype)
+                self._next = following, self._gather(following, out, async_op=True), out
 
     def _ahead(self) -> tuple[Unit, Array] | None:
         """Wait for what is gathered ahead."""
@@ -80,4 +101,7 @@ class Zero3(Zero2):
 
     def _spread(self) -> None:
         """Nobody keeps them."""
+
+    def _take_changes(self) -> None:
+        """Those were taken when they were made, in `gathered`."""
 
