@@ -79,7 +79,7 @@ class Planner:
             algorithm = proven(algorithm, self.size, call.root)
         if call.residuals and not keeps_residuals(algorithm, self.size):
             raise ArgumentError(_keeps_none(call, algorithm, self.size))
-        if algorithm.far is not None and isinstance(call.encoded, DType):
+        if call.codec and algorithm.far is not None and isinstance(call.encoded, DType):
             call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
         if queue.carries(call, algorithm, how):
             return self._met_plan(queue, call, how, ask, algorithm)
@@ -91,7 +91,7 @@ class Planner:
         element = itemsize if far is None else call.wire.block * call.model.dtype.itemsize
         segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // element * itemsize
         segment = algorithm.cut(longest, segment, len(queue.groups) > 1)
-        given = call.model.dtype if call.codec else None
+        given = call.model.dtype if call.encoded is not None else None
         elements = Elements(
             _applied(how.before, taken=given), _applied(how.after, made=given), call.in_place and given is None, far,
             _numbers(algorithm, call, self.rank, self.size),
