@@ -169,8 +169,7 @@ class Planner:
             setting = wanted or asked(self.world.config.algorithm, collective)
             if setting is None and self.members.only is not None and self.members.only[0] == collective:
                 setting = self.members.only[1]
-            # A close has a time limit, which MPI's waits have not; and MPI carries elements as they are.
-            if setting in LIBRARIES and (self.size == 1 or call.collective == "close" or (call.codec and not wanted)):
+            if setting in LIBRARIES and not (wanted and self.size > 1) and self._stays_ours(call, how):
                 setting = None
             name = setting or self._usual(queue, call, how, commutative)
             chosen = self._named(queue, call, how, name)
@@ -207,6 +206,14 @@ class Planner:
         if why:
             raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
         return library(collective, name)
+
+    def _stays_ours(self, call: Call, how: Resolved) -> bool:
+        """Is this call none of a library's, where the setting names one?
+
+        A close has a time limit, which MPI's waits have not; MPI carries elements as they are, and lacks some ops.
+        """
+        lacks = self.world.mpi is not None and refusal(self.world, call, how) is not None
+        return self.size == 1 or call.collective == "close" or bool(call.codec) or lacks
 
     def _lacks_lengths(self, call: Call, algorithm: Algorithm) -> bool:
         """Would `algorithm` need the lengths of blocks that this rank has not been told?"""
