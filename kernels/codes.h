@@ -82,6 +82,11 @@ HK_INLINE f32 hk_power_not_below(f32 top) {
     return !hk_is_finite(top) ? hk_nan() : hk_float(bits > 0x7f000000u ? 0x7f000000u : bits);
 }
 
+/* What halves are parts of, in a block whose largest magnitude is `top`: 1 if that fits. */
+HK_INLINE f32 hk_half_scale(f32 top) {
+    return top < 65520.0f || !hk_is_finite(top) ? 1 : hk_power_not_below(top) * 0x1p-14f;
+}
+
 /* `carry`: added to the 23 bits behind the exponent; where they overflow, the next power of two is taken. */
 HK_INLINE u8 hk_power(f32 value, u32 carry) {
     const u32 bits = hk_bits(value), power = ((bits & 0x7fffffffu) + carry) >> 23;

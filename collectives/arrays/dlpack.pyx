@@ -40,7 +40,8 @@ def opened(array, str what, stream):
             raise ArgumentError(f"{what} uses DLPack {managed.major}; hocket reads DLPack {DLPACK_MAJOR}")
         t, writable = &managed.tensor, not managed.flags & DLPACK_READ_ONLY
     else:
-        t = <DLTensor*>PyCapsule_GetPointer(capsule, "dltensor")
+        # It cannot say that it is read-only, and JAX's arrays are: NumPy takes it so, too.
+        t, writable = <DLTensor*>PyCapsule_GetPointer(capsule, "dltensor"), False
     name = NAMES.get((t.code, t.bits)) if t.lanes == 1 else None
     if name is None:
         raise ArgumentError(

@@ -13,7 +13,7 @@ from hocket.arguments import choices
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.shapes import writable
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import CODECS, Codec
+from hocket.kernels.codecs import CODECS, HALVES, Codec
 from hocket.kernels.dtypes import DType, by_name
 
 BY_NAME: dict[str, DType | Codec] = {
@@ -25,6 +25,8 @@ COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoal
 AUTO = "auto"
 """float32, or the codec that pays (choice/worth.py)."""
 OPS = ("", "sum", "avg")
+NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
+"""Floats of a range that sums of a few ranks leave; bfloat16 has that of float32."""
 
 
 def wire_format(codec: str | Codec) -> DType | Codec:
@@ -59,4 +61,12 @@ def encoded(call: Call, codec: str | Codec, op: str) -> Call:
     """The same call by this codec.  Raises ArgumentError where it has none."""
     wire = wire_format(codec)
     check(call, codec, op)
+    if op and isinstance(wire, DType) and wire.name == "float16":
+        wire = HALVES[wire.name]  # sums may be larger than halves can be
     return dataclasses.replace(call, codec=str(codec), encoded=wire)
+
+
+def widened(call: Call, op: str, size: int) -> Call:
+    """The same call; an average of small floats goes as float32, as their sum may overflow where the average fits."""
+    wide = op == "avg" and size > 1 and call.model.dtype.name in NARROW
+    return dataclasses.replace(call, encoded=by_name("float32")) if wide else call

@@ -77,6 +77,8 @@ class Runner:
             lasting = lasting and open_group() is None  # where nothing is measured: it may be float32 for that alone
         if codec is not None:
             call = encodings.encoded(call, codec, how.name)
+        else:
+            call = encodings.widened(call, how.name, self.size)
         call = residuals.attached(call, ask)
         if how.before is not None and call.collective == "exscan":
             call = dataclasses.replace(call, in_place=False)  # rank 0 contributes, and keeps its x

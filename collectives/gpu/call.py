@@ -37,7 +37,7 @@ class OnGpu:
         wanted: dict[str, kernels.Kernel] = {}
         if plan.coded is not None:
             wanted = kernels.coders(plan.coded)._asdict()
-        elif self.call.codec:
+        elif self.call.encoded is not None:
             wanted = {"encode": kernels.cast(own, wire), "decode": kernels.cast(wire, own)}
         elif how.before is not None or how.after is not None:
             wanted = {"scale": kernels.scale(own)}

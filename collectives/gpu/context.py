@@ -92,7 +92,7 @@ class GpuContext:
 
     def carries(self, call: Call, algorithm: Algorithm, how: Resolved) -> bool:
         """Does one kernel of each rank (meeting.pyx) carry out such calls?  The same on all members."""
-        if self.meeting is None or call.src is None or how.function is not None or call.codec:
+        if self.meeting is None or call.src is None or how.function is not None or call.encoded is not None:
             return False
         ours = (call.collective, algorithm.name) in KERNELS and algorithm is get(call.collective, algorithm.name)
         even = call.counts is None or len(set(call.counts)) == 1

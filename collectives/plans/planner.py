@@ -79,7 +79,7 @@ class Planner:
             algorithm = proven(algorithm, self.size, call.root)
         if call.residuals and not keeps_residuals(algorithm, self.size):
             raise ArgumentError(_keeps_none(call, algorithm, self.size))
-        if algorithm.far is not None and isinstance(call.encoded, DType):
+        if call.codec and algorithm.far is not None and isinstance(call.encoded, DType):
             call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
         if queue.carries(call, algorithm, how):
             return self._met_plan(queue, call, how, ask, algorithm)
@@ -91,7 +91,7 @@ class Planner:
         element = itemsize if far is None else call.wire.block * call.model.dtype.itemsize
         segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // element * itemsize
         segment = algorithm.cut(longest, segment, len(queue.groups) > 1)
-        given = call.model.dtype if call.codec else None
+        given = call.model.dtype if call.encoded is not None else None
         elements = Elements(
             _applied(how.before, taken=given), _applied(how.after, made=given), call.in_place and given is None, far,
             _numbers(algorithm, call, self.rank, self.size),
@@ -169,8 +169,7 @@ class Planner:
             setting = wanted or asked(self.world.config.algorithm, collective)
             if setting is None and self.members.only is not None and self.members.only[0] == collective:
                 setting = self.members.only[1]
-            # A close has a time limit, which MPI's waits have not; and MPI carries elements as they are.
-            if setting in LIBRARIES and (self.size == 1 or call.collective == "close" or (call.codec and not wanted)):
+            if setting in LIBRARIES and not (wanted and self.size > 1) and self._stays_ours(call, how):
                 setting = None
             name = setting or self._usual(queue, call, how, commutative)
             chosen = self._named(queue, call, how, name)
@@ -207,6 +206,14 @@ class Planner:
         if why:
             raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
         return library(collective, name)
+
+    def _stays_ours(self, call: Call, how: Resolved) -> bool:
+        """Is this call none of a library's, where the setting names one?
+
+        A close has a time limit, which MPI's waits have not; MPI carries elements as they are, and lacks some ops.
+        """
+        lacks = self.world.mpi is not None and refusal(self.world, call, how) is not None
+        return self.size == 1 or call.collective == "close" or bool(call.codec) or lacks
 
     def _lacks_lengths(self, call: Call, algorithm: Algorithm) -> bool:
         """Would `algorithm` need the lengths of blocks that this rank has not been told?"""

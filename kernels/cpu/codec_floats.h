@@ -1,4 +1,4 @@
-/* Floats of 8 bits with a common scale: fp8, and natural compression; and halves without one; once per level, as table.h.
+/* Floats of 8 bits with a common scale: fp8, and natural compression; and halves; once per level, as table.h.
  *
  * An element is the scale, a float32, and a byte for each float.  fp8: the scale is the block's largest magnitude / 448,
  * a byte is x * (1 / scale) as e4m3fn, rounded to nearest, ties to even; a subnormal scale is 0.  natural: the scale is the power of two that is not
@@ -8,11 +8,19 @@
  *
  * A block of zeros has scale 0 and codes 0.  A block that holds a NaN or an infinity comes back as NaN.
  *
- * f16 and bf16 are those dtypes (convert.h), for calls that encode only in some of their steps. */
+ * bf16 is that dtype (convert.h), for calls that encode only in some of their steps.  f16 is that dtype with a scale, for
+ * sums: 1, and where the largest magnitude would be infinite the power of two that makes it at most 2^15.  A block that
+ * holds a NaN or an infinity has scale 1. */
 #ifndef HOCKET_KERNELS_CODEC_FLOATS_H
 #define HOCKET_KERNELS_CODEC_FLOATS_H
 
 #include "codec.h"
+
+/* The scale of halves that have none. */
+HK_INLINE f32 hk_one(const u8 *element) {
+    (void)element;
+    return 1;
+}
 
 #endif
 
@@ -95,20 +103,25 @@ HK_INLINE void AT(get_natural)(const hk_codec *c, f32 *restrict x, const u8 *res
     for (; i < block; i++) hk_give(x + i, hk_from_power(codes[i]) * scale, add);
 }
 
-#define HK_HALF(TYPE)                                                                                               \
-    HK_INLINE void AT(head_##TYPE)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {                           \
-        (void)c, (void)out, (void)x, (void)n;                                                                       \
-    }                                                                                                               \
+HK_INLINE void AT(head_f16)(const hk_codec *c, u8 *out, const f32 *x, size_t n) {
+    (void)n;
+    hk_put_f32(out, hk_half_scale(AT(largest)(x, c->block)));
+}
+
+HK_INLINE void AT(head_bf16)(const hk_codec *c, u8 *out, const f32 *x, size_t n) { (void)c, (void)out, (void)x, (void)n; }
+
+/* HEAD: bytes of the scale; SCALE: what it is. */
+#define HK_HALF(TYPE, HEAD, SCALE)                                                                                  \
     HK_INLINE void AT(put_##TYPE)(const hk_codec *c, u8 *restrict out, const f32 *restrict x, hk_dice dice) {      \
         (void)dice;                                                                                                 \
-        AT(narrow_##TYPE)(out, x, c->block, 1);                                                                     \
+        AT(narrow_##TYPE)(out + HEAD, x, c->block, 1 / SCALE(out));                                                 \
     }                                                                                                               \
     HK_INLINE void AT(get_##TYPE)(const hk_codec *c, f32 *restrict x, const u8 *restrict in, int add) {            \
         f32 room[HK_BLOCK_MOST];                                                                                    \
-        AT(widen_##TYPE)(add ? room : x, in, c->block, 1);                                                          \
+        AT(widen_##TYPE)(add ? room : x, in + HEAD, c->block, SCALE(in));                                           \
         if (add)                                                                                                    \
             for (size_t i = 0; i < c->block; i++) x[i] += room[i];                                                  \
     }
-HK_HALF(f16)
-HK_HALF(bf16)
+HK_HALF(f16, 4, hk_get_f32)
+HK_HALF(bf16, 0, hk_one)
 #undef HK_HALF

@@ -38,12 +38,18 @@ HK_CONVERT(widen_f16, f32, f16, )
 #endif
 HK_CONVERT(narrow_bf16, bf16, f32, )
 HK_CONVERT(widen_bf16, f32, bf16, )
+HK_CONVERT(narrow_e4m3fn, e4m3fn, f32, )
+HK_CONVERT(widen_e4m3fn, f32, e4m3fn, )
+HK_CONVERT(narrow_e5m2, e5m2, f32, )
+HK_CONVERT(widen_e5m2, f32, e5m2, )
 
 static const hk_apply_fn AT(hk_narrow)[HK_DTYPE_COUNT] = {
     [HK_FLOAT16] = AT(narrow_f16), [HK_BFLOAT16] = AT(narrow_bf16),
+    [HK_FLOAT8_E4M3FN] = AT(narrow_e4m3fn), [HK_FLOAT8_E5M2] = AT(narrow_e5m2),
 };
 static const hk_apply_fn AT(hk_widen)[HK_DTYPE_COUNT] = {
     [HK_FLOAT16] = AT(widen_f16), [HK_BFLOAT16] = AT(widen_bf16),
+    [HK_FLOAT8_E4M3FN] = AT(widen_e4m3fn), [HK_FLOAT8_E5M2] = AT(widen_e5m2),
 };
 
 #undef HK_CONVERT

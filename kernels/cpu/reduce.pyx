@@ -153,7 +153,7 @@ def fold_arrays(out, inputs, codec, count=None, key=0, residual=None):
 def scale_array(out, x, factor):
     """out = x * factor, on contiguous NumPy arrays of one shape, and of one dtype.
 
-    Or one is float32 and the other float16 or bfloat16, and they lie apart.  Each element is read and written once.
+    Or one is float32 and the other a smaller float, and they lie apart.  Each element is read and written once.
     """
     dtype, source_dtype = from_numpy(out.dtype), from_numpy(x.dtype)
     cdef apply_fn function = find_apply(source_dtype.code, dtype.code)

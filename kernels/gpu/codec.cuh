@@ -212,21 +212,34 @@ template <class C> struct hk_onebit {
     }
 };
 
-#define HK_HALF(S)                                                                                \
-    template <class C> struct hk_half_##S {                                                       \
+/* HEAD: bytes of the scale. */
+template <class C, int HEAD> struct hk_half {
+    static HK_DEVICE f32 scale(const u8 *in) { return HEAD ? hk_get_scale(in) : 1; }
+    static HK_DEVICE f32 head(u8 *out, const f32 *x, u32 lane) {
+        const f32 scale = HEAD ? hk_half_scale(hk_largest(x, C::block, lane)) : 1;
+        if (HEAD)
+            hk_put_scale(out, scale, lane);
+        return scale;
+    }
+};
+
+#define HK_HALF(S, HEAD)                                                                          \
+    template <class C> struct hk_half_##S : hk_half<C, HEAD> {                                    \
         static HK_DEVICE void put(u8 *out, hk_room<C> &room, int, hk_dice, u32 lane) {            \
+            const f32 by = 1 / hk_half_##S::head(out, room.x, lane);                              \
             for (u32 i = lane; i < C::block; i += HK_WARP)                                        \
-                put_##S((any_##S *)out, i, room.x[i]);                                            \
+                put_##S((any_##S *)(out + HEAD), i, room.x[i] * by);                              \
         }                                                                                         \
         static HK_DEVICE hk_four_floats get(const u8 *in, int i) {                                \
+            const f32 scale = hk_half_##S::scale(in);                                             \
             hk_four_floats four;                                                                  \
             HK_UNROLL for (int j = 0; j < 4; j++)                                                 \
-                four.at[j] = get_##S((const any_##S *)in, (size_t)(i + j));                       \
+                four.at[j] = get_##S((const any_##S *)(in + HEAD), (size_t)(i + j)) * scale;      \
             return four;                                                                          \
         }                                                                                         \
     };
-HK_HALF(f16)
-HK_HALF(bf16)
+HK_HALF(f16, 4)
+HK_HALF(bf16, 0)
 
 /* ---- what the kernels do */
 

@@ -69,13 +69,15 @@ class OnGpu:
 
 
 class InMemory:
-    """A NumPy array that offers DLPack alone."""
+    """A NumPy array that offers DLPack alone; `old`: as before version 1, which knows no word for read-only."""
 
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self._array = array
+    def __init__(self, array: np.ndarray[Any, Any], old: bool = False) -> None:
+        self._array, self._old = array, old
 
     def __dlpack_device__(self) -> Any:
         return self._array.__dlpack_device__()
 
     def __dlpack__(self, **how: Any) -> Any:
+        if self._old:
+            how.pop("max_version", None)
         return self._array.__dlpack__(**how)

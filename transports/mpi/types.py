@@ -7,10 +7,11 @@ from typing import NamedTuple
 TYPES = {
     "bool": "C_BOOL", "int8": "INT8_T", "uint8": "UINT8_T", "int16": "INT16_T", "uint16": "UINT16_T",
     "int32": "INT32_T", "uint32": "UINT32_T", "int64": "INT64_T", "uint64": "UINT64_T", "float32": "FLOAT",
-    "float64": "DOUBLE", "complex64": "C_FLOAT_COMPLEX", "complex128": "C_DOUBLE_COMPLEX",
-    "float32_int32": "FLOAT_INT", "int32_int32": "TWOINT",
+    "float64": "DOUBLE", "complex64": "C_FLOAT_COMPLEX", "complex128": "C_DOUBLE_COMPLEX", "int32_int32": "TWOINT",
 }  # fmt: skip
 """MPI's pairs of a double or a long and an index are laid out otherwise than ours."""
+OF_NANS = ("min", "max", "minloc", "maxloc")
+"""Of floats these are not MPI's: where one is NaN, MPICH's ranks hold different results, and Intel's lose it."""
 ARITHMETIC = {"sum": "SUM", "prod": "PROD"}
 ORDER = {"min": "MIN", "max": "MAX"}
 LOGIC = {"band": "BAND", "bor": "BOR", "bxor": "BXOR", "land": "LAND", "lor": "LOR", "lxor": "LXOR"}
@@ -21,14 +22,13 @@ OF_BOOL = {
 """MPI knows only logical ops on truth values."""
 OPS = {
     "bool": OF_BOOL,
-    "float32": ARITHMETIC | ORDER, "float64": ARITHMETIC | ORDER,
-    "complex64": ARITHMETIC, "complex128": ARITHMETIC,
-    "float32_int32": {"minloc": "MINLOC", "maxloc": "MAXLOC"},
+    "float32": ARITHMETIC, "float64": ARITHMETIC, "complex64": ARITHMETIC, "complex128": ARITHMETIC,
     "int32_int32": {"minloc": "MINLOC", "maxloc": "MAXLOC"},
 }  # fmt: skip
 BY_SIZE = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
 """For what is moved: fewer, larger elements, so that counts stay below 2**31 as long as they can."""
 INSTEAD = "leave the choice of the algorithm to hocket"
+OTHERS = "every algorithm of hocket's gives it to all (such as 'ring' or 'tree'), or omit algorithm="
 
 
 class Reduction(NamedTuple):
@@ -41,6 +41,8 @@ class Reduction(NamedTuple):
 
 def reducing(dtype: str, op: str) -> Reduction:
     """How MPI reduces this."""
+    if op in OF_NANS and dtype.startswith("float"):
+        return Reduction(why=f"MPI's {op} of {dtype} loses a NaN, or gives it to some ranks only; {OTHERS}")
     if dtype not in TYPES:
         return Reduction(why=f"MPI cannot reduce {dtype}; {INSTEAD}, or convert to float32")
     known = OPS.get(dtype, ARITHMETIC | ORDER | LOGIC)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.algorithms import hierarchical, names
+from hocket.algorithms import get, hierarchical, names
 from hocket.collectives.calls.encodings import BY_NAME, COLLECTIVES
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError, MismatchError
+from hocket.kernels.codecs import HALVES
 from support.codec_laws import BLOCKS, room, sent, wire_bytes
 from support.worlds import Program, same, spread
 
@@ -244,6 +245,23 @@ def special(comm: Communicator) -> None:
         assert got[3] == (np.inf if codec == "fp16" else sent(x[3:4], codec)[0])
 
 
+def sums_by_fp16_fit(comm: Communicator) -> None:
+    """A sum that is larger than halves are has the digits of a half; where all are small, none loses any."""
+    p = comm.size
+    ways = [None, *(name for name in names("allreduce") if get("allreduce", name).requires(p) is None)]
+    ways += [hierarchical("allreduce", groups) for groups in GROUPS.get(p, ())]
+    large = np.repeat(np.float32([50_000, 65_504, 3e38 / p, -65_504, 2**-24, 1e-5]), 256)
+    for way, op in itertools.product(ways, ("sum", "avg")):
+        right = large * np.float32(p if op == "sum" else 1)
+        digits = np.where(np.abs(large) < 2**-14, 2**-24 * p, np.abs(right) * 2**-11 * (p + 1))
+        for more in ({}, {"residual": np.zeros_like(large)}) if way in (None, "direct") else ({},):
+            x = comm.allreduce(large.copy(), op, codec="fp16", algorithm=way, **more)
+            agreed(comm, x)
+            assert (np.abs(x - right) <= digits).all(), (way, op, x[::256])
+    x = comm.allreduce(np.float32([np.inf, -np.inf, np.nan, 1.5]), "avg", codec="fp16")
+    assert x[0] == np.inf and x[1] == -np.inf and np.isnan(x[2]) and x[3] == 1.5
+
+
 def bytes_are_fewer(comm: Communicator) -> None:
     """As the formula says."""
 
@@ -254,7 +272,8 @@ def bytes_are_fewer(comm: Communicator) -> None:
     for codec in BY_NAME:
         begin = counted()
         comm.allreduce(x, codec=codec)
-        assert counted() - begin == wire_bytes(10_000, codec)
+        wanted = HALVES["float16"].nbytes(10_000) if codec == "fp16" else wire_bytes(10_000, codec)
+        assert counted() - begin == wanted
 
 
 def read_only(comm: Communicator) -> None:
@@ -284,7 +303,7 @@ def wrong(comm: Communicator) -> None:
 
 CHECKS: tuple[Program, ...] = (
     sums, moved, parametrised, only_between_hosts, rounded_at_random, rounded_alike, chosen, ragged,
-    asynchronous, special, bytes_are_fewer, read_only, wrong,
+    asynchronous, special, sums_by_fp16_fit, bytes_are_fewer, read_only, wrong,
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import functools
 import hashlib
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -101,3 +102,39 @@ def reduce_equals_allreduce(comm: Communicator) -> None:
 
 def test_the_root_does_not_matter() -> None:
     spread(reduce_equals_allreduce, 4, "threads")
+
+
+SMALL = (np.float16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+
+
+def averages_that_fit(comm: Communicator) -> None:
+    """The nearest number of the dtype to the exact average, by every algorithm, whatever the sum is."""
+    for dtype in SMALL:
+        dice, p = np.random.default_rng(5), comm.size
+        top, tiny = float(ml_dtypes.finfo(dtype).max), float(ml_dtypes.finfo(dtype).smallest_subnormal)
+        parts = ([np.full(8, top), dice.uniform(0.5, 1, 40) * top, dice.integers(-9, 10, 64) * tiny] for _ in range(p))
+        rows = np.stack([np.concatenate([*part, dice.normal(size=40)]) for part in parts]).astype(dtype)
+        exact, mine = rows.astype(float), rows[comm.rank]
+        right = exact.mean(0).astype(dtype)
+        for collective in ("allreduce", "reduce", "reduce_scatter", "scan"):
+            named = [None, *registry.names(collective)] if collective == "scan" else algorithms(collective, p)
+            for name in named:
+                even = len(mine) // p * p
+                want = {
+                    "reduce_scatter": right[:even].reshape(p, -1)[comm.rank],
+                    "scan": (exact[: comm.rank + 1].sum(0) / p).astype(dtype),
+                }.get(collective, right)
+                given = mine[:even].reshape(p, -1) if collective == "reduce_scatter" else mine.copy()
+                got = getattr(comm, collective)(given, op="avg", algorithm=name)
+                if collective != "reduce" or comm.rank == 0:
+                    same(np.reshape(got, want.shape), want, f"{dtype.__name__}, {collective} by {name}")
+        works = [comm.allreduce(mine.copy(), "avg", async_op=True) for _ in range(3)]
+        prepared, listed = comm.prepare("allreduce", mine.copy(), op="avg"), comm.allreduce([mine.copy()], "avg")
+        for got in (*(work.result() for work in works), prepared.start().result(), *listed):
+            same(got, right, f"{dtype.__name__}, another way")
+
+
+@pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (3, "threads"), (5, "threads"), (8, "threads")])
+def test_an_average_that_fits_does_not_overflow(size: int, transport: str) -> None:
+    """Sums of two float16 may be more than 65504, and those of float8_e4m3fn more than 448."""
+    spread(averages_that_fit, size, transport)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,19 +51,22 @@ def refused(what, call, *args):
         raise AssertionError(what)
 with alone() as comm:
     stream = cuda.device(0).stream()
+    x = put(np.full((3, 500), comm.rank + 1, np.float32))
+    only = OnGpu(x)
+    assert comm.allreduce(only) is only and only.streams == [1]
+    assert (x.get() == 3).all()
     for version in (0, 1):
-        x = put(np.full((3, 500), comm.rank + 1, np.float32))
         only = OnGpu(x, version)
-        assert comm.allreduce(only) is only and only.streams == [1]
-        assert (x.get() == 3).all()
         out = put(np.zeros(3000, np.float32))
         with hocket.on_stream(stream):
-            comm.allgather(only, out=OnGpu(out, version))
+            comm.allgather(only, out=OnGpu(out))
         cuda.device(0).synchronize(stream)
-        assert only.streams == [1, stream] and (out.get() == 3).all()
+        assert only.streams == [stream] and (out.get() == 3).all()
         y, into = OnGpu(put(np.ones(5, np.float32)), version), put(np.zeros(5, np.float32))
-        comm.sendrecv(y, 1 - comm.rank, OnGpu(into, version), 1 - comm.rank)  # through host memory
+        comm.sendrecv(y, 1 - comm.rank, OnGpu(into), 1 - comm.rank)  # through host memory
         assert (into.get() == 1).all()
+    refused("read-only", comm.allreduce, OnGpu(x, version=0))
+    refused("read-only", comm.sendrecv, x, 1 - comm.rank, OnGpu(into, version=0), 1 - comm.rank)
     for what, odd in (("read-only", {"read_only": True}), ("DLPack 2; hocket reads DLPack 1", {"version": 2}),
                       ("2 lanes", {"lanes": 2}), ("device of DLPack's type 7", {"kind": 7}),
                       ("not C-contiguous", {"strides": (1, 3)})):
@@ -124,5 +129,21 @@ def test_dlpack_of_host_memory() -> None:
         assert (x == 2).all()
         with pytest.raises(hocket.ArgumentError, match="not C-contiguous"):
             comm.broadcast(InMemory(x.T))
+        before = np.full(5, comm.rank + 1.0)
+        old, fixed = InMemory(before, old=True), np.ones(5)
+        fixed.flags.writeable = False
+        assert (comm.allreduce(old, out=np.zeros(5)) == 3).all() and (comm.allgather(old)[0] == 1).all()
+        other = 1 - comm.rank
+        in_place: list[Callable[[Any], Any]] = [
+            comm.allreduce, lambda x: comm.broadcast(x, other), comm.scan, comm.exscan, lambda x: comm.allreduce([x]),
+            lambda x: comm.allgather(before, out=x), lambda x: comm.sendrecv(before, other, x, other),
+            lambda x: comm.allreduce(x, async_op=True), lambda x: comm.recv(x, other),
+            lambda x: comm.prepare("allreduce", x)(),
+        ]  # fmt: skip
+        for call in in_place:
+            for given in (old, InMemory(fixed)):
+                with pytest.raises(hocket.ArgumentError, match="read-only"):
+                    call(given)
+        assert (before == comm.rank + 1).all() and (fixed == 1).all()
 
     hocket.local_world(2).run(body)

@@ -24,6 +24,7 @@ from hocket.kernels.dtypes import DTYPES
 
 Array = np.ndarray[Any, Any]
 MOVING = sorted(set(CONTRACTS) - REDUCING)
+NANS, PAIR = ("min", "max"), np.dtype([("value", np.float32), ("index", np.int32)])
 
 
 def call(comm: Communicator, collective: str, x: Array, **how: Any) -> Array | None:
@@ -222,7 +223,7 @@ def library() -> None:
     for name in ("bool", "int8", "uint64", "float32", "float64", "complex128"):
         for count in (comm.size, 5000 * comm.size):
             x = numbers(comm, np.dtype(name), count)
-            usual = ("sum", "prod") if "complex" in name else ("sum", "max")
+            usual = ("sum", "max") if "int" in name else ("sum", "prod")
             ops = ("lor", "band", "max", "sum") if name == "bool" else usual
             for collective in sorted(REDUCING):
                 for op in ops:
@@ -252,6 +253,8 @@ def library() -> None:
         (lambda: comm.allreduce(np.ones(3, np.float16), algorithm="mpi"), "float16"),
         (lambda: comm.allreduce(np.ones(3), lambda a, b: a + b, algorithm="mpi"), "function"),
         (lambda: comm.allreduce(np.ones(3), order="rank", algorithm="mpi"), "rank order"),
+        (lambda: comm.reduce(np.ones(3), op="min", algorithm="mpi"), "MPI's min of float64 loses a NaN"),
+        (lambda: comm.allreduce(np.zeros(2, PAIR), "maxloc", algorithm="mpi"), "maxloc of float32_int32 loses a NaN"),
     ]
     for refused, word in refusals:
         try:
@@ -263,6 +266,24 @@ def library() -> None:
     found = comm.tune(["allreduce"], [8, 65536], seconds=0.3)
     assert all("mpi" in point.seconds for point in found.points), "the tuner measures it"
     assert "mpi: measured" in comm.explain("allreduce", 65536)
+    comm.close()
+
+
+def nans() -> None:
+    """Of floats min and max are ours, whatever the setting says: a NaN comes to all ranks.  Integers are MPI's."""
+    comm = hocket.init()
+    assert comm.world.config.algorithm == "mpi"
+    x = np.array([1.0, comm.rank], np.float32)
+    x[0] = np.nan if comm.rank == 1 else 1.0
+    for op in NANS:
+        got = comm.allreduce(x.copy(), op)
+        assert np.isnan(got[0]) and got[1] == (0 if op == "min" else comm.size - 1), (op, got)
+        pair = np.zeros(1, PAIR)
+        pair["value"], pair["index"] = x[0], comm.rank
+        assert np.isnan(comm.allreduce(pair, op + "loc")["value"]), op
+    assert all(stat.algorithm != "mpi" for stat in comm.stats() if stat.collective == "allreduce")
+    assert comm.allreduce(np.full(3, comm.rank), "max")[0] == comm.size - 1
+    assert any((stat.collective, stat.algorithm) == ("allreduce", "mpi") for stat in comm.stats())
     comm.close()
 
 

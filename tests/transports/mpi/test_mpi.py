@@ -128,6 +128,11 @@ def test_three_ranks_call_its_collectives(mpi: str) -> None:
 
 
 @others_more("mpich")
+def test_a_nan_comes_to_all_ranks(mpi: str) -> None:
+    fine(mpi, 3, "nans", HOCKET_ALGORITHM="mpi")
+
+
+@others_more("mpich")
 def test_a_rank_that_does_not_come(mpi: str) -> None:
     fine(mpi, 2, "late", count=1)
 
