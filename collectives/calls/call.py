@@ -110,11 +110,14 @@ class Call:
         shape = "" if self.private else f"{self.count}|{self.counts}"
         return f"{self.collective}|{self.model.dtype.name}|{self.codec}|{self.keeps}|{self.root}|{shape}"
 
-    def words(self, op: str, algorithm: str | None) -> str:
-        """The call in words, with all that ranks may differ in; `algorithm`: the one that was asked for."""
+    def words(self, op: str, algorithm: str | None, members: Sequence[int]) -> str:
+        """The call in words, with all that ranks may differ in; `algorithm`: the one that was asked for.
+
+        `members`: their ranks in the job, in which the root is told.
+        """
         if self.collective in ("barrier", "close"):
             return f"{self.collective}()"
-        root = self.root if self.contract.rooted else None
+        root = members[self.root] if self.contract.rooted else None
         options = {"op": op or None, "root": root, "algorithm": algorithm, "codec": self.codec or None}
         parts = [f"{self.model.dtype.name}{list(self.model.shape)}"]
         if self.private and self.counts is not None:

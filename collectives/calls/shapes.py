@@ -180,7 +180,7 @@ def scatter(x: Any, root: int, out: Any, counts: Sequence[int] | None, rank: int
         rows = _counts(counts, size, "counts") if counts is not None else (dst.rows,) * size
         elements = tuple(n * _row(dst) for n in rows)
         if dst.count != elements[rank]:
-            raise ArgumentError(f"out has {dst.count} elements; counts give {elements[rank]} to rank {rank}")
+            raise ArgumentError(f"out has {dst.count} elements; counts give {elements[rank]} to this rank")
         return Call("scatter", None, dst, sum(elements), root=root, counts=elements, result=out)
     if x is None:
         raise ArgumentError(

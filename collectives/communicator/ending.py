@@ -58,12 +58,12 @@ class Ending:
         wrong: Error | None = None
         if before.error is None:
             wrong = self._last_barrier(timeout)
-            self.reporter.take(Over(wrong or ArgumentError(f"communicator {self.name!r} is closed")))
+            self.reporter.take(Over(wrong or ArgumentError(f"{self.reporter.group.text} is closed")))
             self._give_back()
         elif not before.raised:  # a verdict may have come since the last call
-            verdict, members = before.verdict, self.members
+            verdict = before.verdict
             if isinstance(verdict, Verdict) and verdict.fault.kind == "mismatch":
-                wrong = wording.build(verdict, members.world_ranks, members.rank, "close", True)
+                wrong = wording.build(verdict, self.reporter.group, self.world.rank, "close", True)
         if wrong is not None and self.reporter.others_exit():
             log.info("at close: %s", wrong)
             wrong = None
@@ -75,7 +75,7 @@ class Ending:
 
     def end_with_job(self) -> None:
         """The job's communicator is closed: those made from it end too, with the transports."""
-        why = ArgumentError(f"communicator {self.name!r} is closed, as its job has ended")
+        why = ArgumentError(f"{self.reporter.group.text} is closed, as its job has ended")
         if not isinstance(self.reporter.take(Over(why)), Left):
             self._give_back()
 
@@ -103,7 +103,7 @@ class Ending:
         for queue in list(self.members.queues.values()):
             while (first := oldest(queue.engine)) is not None and first.wait(limit) and first.status == DONE:
                 pass
-        self.reporter.take(Over(ArgumentError(f"communicator {self.name!r} is closed")))
+        self.reporter.take(Over(ArgumentError(f"{self.reporter.group.text} is closed")))
         self.reporter.take(Stopped())
         self.world.say_goodbye(patient=True)
         time.sleep(ARRIVAL_WAIT)
@@ -156,15 +156,16 @@ class Ending:
                 for call in unended(engine):
                     call.wait(max(0.0, deadline - time.monotonic()))
                 if still := unended(engine):
-                    left_open += [f"{call.words} at {call.site}" for call in still]
+                    left_open += [f"{call.words} at {call.site}{comm.reporter.group.on}" for call in still]
                 elif kind == "messages":
                     _open_to_senders(queue, deadline)
-                    never = f" that it never received, on communicator {comm.name!r}"
-                    left_open += [f"a message from rank {r} with tag {t}{never}" for r, t in unreceived(engine).items()]
+                    never = f" that it never received, on {comm.reporter.group.text}"
+                    came = {comm.members[r]: tag for r, tag in unreceived(engine).items()}
+                    left_open += [f"a message from rank {r} with tag {tag}{never}" for r, tag in came.items()]
                 if kind != "messages" and comm.ending is not self:
                     over, number = f" over {transport}" if transport else "", engine.sequence
                     last = engine.plan.fingerprint if engine.plan else 0
-                    calls[f"communicator {comm.name!r}{over}"] = [number, last, engine.call(number)]
+                    calls[f"{comm.reporter.group.text}{over}"] = [number, last, engine.call(number)]
         try:
             return wording.unfinished(self.world.session.exchange({"calls": calls, "open": left_open}, timeout))
         except (PeerLostError, TimeoutError) as error:  # a rank did not wait for us

@@ -87,8 +87,8 @@ class Laned:
         lanes = {name: self._lane(name, priority) for name, priority in wanted.items()}
         offers = [lane.membership.offer() for lane in lanes.values()]
         rows = self.runner.share([[*wanted.items()], offers], within)
-        for r, (asked, _) in enumerate(rows):
-            _compare(within, [*wanted.items()], asked, r)
+        for r, (asked, _) in zip(self.membership.world_ranks, rows, strict=True):
+            _compare(f"{within}{self.reporter.group.on}", [*wanted.items()], asked, r)
         for i, lane in enumerate(lanes.values()):
             lane.membership.accept([each[i] for _, each in rows])
         return lanes
@@ -105,7 +105,7 @@ class Laned:
 
 
 def _compare(within: str, mine: list[tuple[str, int]], its: list[list[Any]], r: int) -> None:
-    """ArgumentError: rank `r` makes other lanes than this rank."""
+    """ArgumentError: rank `r` of the job makes other lanes than this rank."""
     for (name, priority), (its_name, its_priority) in zip(mine, its, strict=False):
         if its_name != name:
             raise ArgumentError(f"{within}: rank {r} makes {its_name!r} where this rank makes {name!r}")

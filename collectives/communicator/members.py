@@ -11,8 +11,10 @@ from typing import Any
 from hocket.arguments import rank_in
 from hocket.collectives.choice.tuning import Reads, Tuning
 from hocket.collectives.engine.queue import Queue, Routes
+from hocket.collectives.failures.wording import Group
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
+from hocket.errors import ArgumentError
 from hocket.transports.base import Traits
 
 Groups = tuple[tuple[int, ...], ...]
@@ -36,6 +38,7 @@ class Members:
         self, world: World, name: str, world_ranks: Sequence[int], tuning: Tuning | None = None, priority: int = 0
     ) -> None:
         self.world, self.name, self.world_ranks, self.priority = world, name, list(world_ranks), priority
+        self.group = Group(name, self.world_ranks, world.size)
         self.tuning = world.tuning if tuning is None else tuning
         """What algorithms are chosen by; the same on all members."""
         self.only: tuple[str, str] | None = None
@@ -86,7 +89,11 @@ class Members:
 
     def checked(self, value: int, what: str) -> int:
         """A rank of this communicator, as a user gives one."""
-        return rank_in(self.size, value, what)
+        try:
+            return rank_in(self.size, value, what)
+        except ArgumentError as why:
+            of = "" if self.group.is_job else f": it is {self.group.text} of the job"
+            raise ArgumentError(f"{why}{of}") from None
 
     def make_queue(self, kind: str, forced: str | None, owner: Any, make: Callable[..., Queue] = Queue) -> Queue:
         """A queue whose channels are not open yet; `owner` is told of its long waits.  `make`: its class."""

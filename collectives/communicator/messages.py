@@ -221,7 +221,11 @@ class Messenger:
         return range(self.size) if source == ANY else (source,)
 
     def _from(self, source: int) -> str:
-        return "from any rank" if source == ANY else f"source={_named(source)}"
+        return "from any rank" if source == ANY else f"source={self._named(source)}"
+
+    def _named(self, rank: int) -> str:
+        """As texts have it: its rank in the job."""
+        return "PROC_NULL" if rank == PROC_NULL else str(self.members.world_ranks[rank])
 
     def _plan(
         self, dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None, model: Buffer
@@ -232,15 +236,11 @@ class Messenger:
         if dst is not None and source is not None:
             step.append(Instr("recv", self._peers(source), dst=[(OUT, 0, dst.nbytes)]))
         if dest is not None:
-            ends.append(f"dest={_named(dest)}")
+            ends.append(f"dest={self._named(dest)}")
         if source is not None:
             ends.append(self._from(source))
         verb = "recv" if dest is None else "send" if source is None else "sendrecv"
         return _plan_of(verb, f"{verb}({model.dtype.name}{list(model.shape)}, {', '.join(ends)})", step, model)
-
-
-def _named(rank: int) -> str:
-    return "PROC_NULL" if rank == PROC_NULL else str(rank)
 
 
 def _plan_of(verb: str, text: str, step: list[Any], model: Buffer) -> Plan:

@@ -53,6 +53,7 @@ class Runner:
     def general(self, x: Any, out: Any, ask: Ask) -> Any:
         """The way of every call that the short one does not take: new ones, and those of unusual arrays."""
         ask = checked(ask)
+        self.members.checked(ask.root, "root")
         call = resolve_call(ask, x, out, self.rank, self.size)
         try:
             return self._run(call, ask)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.failures.callsite import caller_site
@@ -11,12 +11,17 @@ from hocket.collectives.waiting.queued import Queued
 from hocket.control.protocol.messages import Account
 
 
-def account_of(engine: Engine, queued: Queued | None, where: Callable[[], str] = caller_site) -> Account:
-    """What this rank is doing in a call on this engine; `where` finds the line if the call does not know it."""
+def account_of(
+    engine: Engine, queued: Queued | None, members: Sequence[int], where: Callable[[], str] = caller_site
+) -> Account:  # fmt: skip
+    """What this rank is doing in a call on this engine; `where` finds the line if the call does not know it.
+
+    `members`: world ranks.
+    """
     plan, call, seq, site = at(engine, queued)
     account: Account = {"state": "in call", "seq": seq, "call": call, "site": site or where()}
     if plan is not None and plan.algorithm == "message":
-        account["waits_for"] = sorted(plan.peers)
+        account["waits_for"] = sorted(members[peer] for peer in plan.peers)
     return account
 
 

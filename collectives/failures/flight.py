@@ -36,9 +36,9 @@ class FlightRecorder:
             return []
 
     def seen(self, processes: list[Found]) -> dict[int, str]:
-        """By rank of this communicator: what its process does, and what it recorded last."""
-        texts, all_ranks = seen(described(processes), self.members.name), self.members.world_ranks
-        return {all_ranks.index(rank): text for rank, text in texts.items() if rank in all_ranks}
+        """By world rank of a member: what its process does, and what it recorded last."""
+        texts = seen(described(processes), self.members.name)
+        return {rank: text for rank, text in texts.items() if rank in self.members.world_ranks}
 
     def file(self, processes: list[Found]) -> str:
         """The end of an error's text: it names the file of what all ranks of this host did last.

@@ -43,7 +43,7 @@ class LongWaits:
 
     def __init__(self, members: Members) -> None:
         self.members, self.world_ranks, self.world = members, members.world_ranks, members.world
-        self.name, self.rank, self.size = members.name, members.rank, members.size
+        self.name, self.group = members.name, members.group
         self.flight = FlightRecorder(members)
         self.told: dict[int, Account] = {}
         """What other world ranks said they were doing, when this rank asked in a long wait."""
@@ -60,7 +60,7 @@ class LongWaits:
             return waiting
         if seconds > STUCK_AFTER and not waiting.stuck and plan is not None:
             waiting.stuck = True
-            account = account_of(engine, oldest(engine))
+            account = account_of(engine, oldest(engine), self.world_ranks)
             self.world.session.stuck(Stuck(self.name, seq, self.world_ranks, f"{plan.fingerprint:08x}", account))
         if seconds > STILL_WAITING and plan is not None:
             self._say_what_holds_up(engine, waiting)
@@ -95,12 +95,11 @@ class LongWaits:
             self.world.session.ask(self.name, self.world_ranks)
         elif not waiting.said and waiting.seconds > STILL_WAITING + ANSWERS:
             waiting.said = True
-            answers, all_ranks = list(self.told.items()), self.world_ranks
-            accounts = {all_ranks.index(r): account for r, account in answers if r in all_ranks}
+            accounts = {r: account for r, account in list(self.told.items()) if r in self.world_ranks}
             if accounts:
-                others = {r: accounts.get(r) for r in range(self.size) if r != self.rank}
-                mine, processes = account_of(engine, oldest(engine)), self.flight.look()
-                text = wording.still_waiting(mine, others, waiting.seconds, self.flight.seen(processes))
+                others = {r: accounts.get(r) for r in self.world_ranks if r != self.world.rank}
+                mine, processes = account_of(engine, oldest(engine), self.world_ranks), self.flight.look()
+                text = wording.still_waiting(mine, others, waiting.seconds, self.group, self.flight.seen(processes))
                 log.warning("%s%s", text, self.flight.file(processes))
 
     def whereabouts(self, what: str, seconds: float, late: Sequence[int], mine: Account) -> str:
@@ -108,23 +107,23 @@ class LongWaits:
 
         It is kept in the recorder, too.  Waits for the answers of those that are alive.  `mine`: this rank's account.
         """
-        self._keep(what, seconds, [self.world_ranks[rank] for rank in late])
+        those = [self.world_ranks[rank] for rank in late]
+        self._keep(what, seconds, those)
         self.told.clear()
-        self.world.session.ask(self.name, [self.world_ranks[rank] for rank in late])
+        self.world.session.ask(self.name, those)
         until = time.monotonic() + ANSWERS
-        while len(self.told) < len([rank for rank in late if rank != self.rank]) and time.monotonic() < until:
+        while len(self.told) < len([rank for rank in those if rank != self.world.rank]) and time.monotonic() < until:
             time.sleep(ANSWERS / 20)
         accounts = {self.world.rank: mine, **self.told}
         processes = self.flight.look()
         seen = self.flight.seen(processes)
-        texts = {r: describe_account(accounts.get(self.world_ranks[r]), seen.get(r, "")) for r in late}
+        texts = {r: describe_account(accounts.get(r), seen.get(r, "")) for r in those}
         return by_rank(texts) + self.flight.file(processes)
 
     def _note(self, engine: Engine, waiting: LongWait) -> None:
         """In the recorder: which call waits so long, and for whom if the call itself says so."""
-        account = account_of(engine, oldest(engine))
-        awaited = [self.world_ranks[rank] for rank in account.get("waits_for", [])]
-        self._keep(account["call"], waiting.seconds, awaited, waiting.seq)
+        account = account_of(engine, oldest(engine), self.world_ranks)
+        self._keep(account["call"], waiting.seconds, account.get("waits_for", []), waiting.seq)
 
     def _keep(self, what: str, seconds: float, awaited: Sequence[int], seq: int = 0) -> None:
         """`awaited`: world ranks."""

@@ -39,7 +39,7 @@ class Reporter:
 
     def __init__(self, members: Members) -> None:
         self.members, self.world_ranks, self.world = members, members.world_ranks, members.world
-        self.name, self.rank, self.size = members.name, members.rank, members.size
+        self.name, self.group = members.name, members.group
         self.state: states.State = states.Open()
         self._moving = threading.RLock()
         self.long_waits = LongWaits(members)
@@ -146,7 +146,7 @@ class Reporter:
         if self.broken is not None and (code == CODES["aborted"] or code == CODES["raised"] and engine.error is None):
             self.refuse()  # it had failed, or was closed, before this call; or another call has raised the error
         self.take(states.Raising())
-        account = account_of(engine, oldest(engine) if code == CODES["aborted"] else ended, where)
+        account = account_of(engine, oldest(engine) if code == CODES["aborted"] else ended, self.world_ranks, where)
         call, seq, here = account["call"], account["seq"], account["site"]
         if code == CODES["raised"]:
             error = engine.error or Error("unknown")
@@ -171,21 +171,22 @@ class Reporter:
             text = ""  # of a collective: all ranks' calls tell it
             if "waits_for" in account:
                 came = ended.came if ended is not None else engine.came
-                text = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {culprit}"
+                source = self.world_ranks[culprit]
+                text = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {source}"
             elif engine is self.members.main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
                 account["then"], seq = engine.call(odd), odd
             self._report("mismatch", text, account, seq, seq if engine is self.members.main.engine else 0)
         elif code == CODES["timeout"]:
             self._report("timeout", f"{call} at {here} did not finish within {timeout:g} s", account)
         elif code in (CODES["lost"], CODES["fault"]) and not self._hears_of(culprit):
-            lost = code == CODES["lost"]
-            what = f"rank {culprit} closed the connection" if lost else f"the connection to rank {culprit} failed"
+            lost, peer = code == CODES["lost"], self.world_ranks[culprit]
+            what = f"rank {peer} closed the connection" if lost else f"the connection to rank {peer} failed"
             self._report("error", f"{what} ({engine.channel_error(culprit)})", account)
         if self.world_ranks[culprit] in self.world.gone.left and code == CODES["lost"] and not self._heard.is_set():
             self._end_as_left([culprit], engine, account)
         heard = self._heard.wait(VERDICT_WAIT)
         verdict = (self.state.verdict if heard else None) or self._alone(code, self.world_ranks[culprit], seq, account)
-        error = self._seen(wording.build(verdict, self.world_ranks, self.rank, call, self.closed), verdict, call)
+        error = self._seen(wording.build(verdict, self.group, self.world.rank, call, self.closed), verdict, call)
         self._told = error
         self.abort(error)
         raise error
@@ -197,7 +198,7 @@ class Reporter:
         processes = self.long_waits.flight.look()
         if verdict is not None:
             seen = self.long_waits.flight.seen(processes)
-            error = wording.build(verdict, self.world_ranks, self.rank, call or self._during, self.closed, seen)
+            error = wording.build(verdict, self.group, self.world.rank, call or self._during, self.closed, seen)
         return type(error)(f"{error}{self.long_waits.flight.file(processes)}", *_details(error))
 
     def _alone(self, code: int, culprit: int, seq: int, account: Account) -> Verdict | Lost:
@@ -225,10 +226,11 @@ class Reporter:
         The others notice it themselves in their next collective.  In messages they may wait for this rank: it reports.
         """
         if (verdict := self.state.verdict) is not None:
-            raise wording.build(verdict, self.world_ranks, self.rank, account["call"], self.closed)
+            raise wording.build(verdict, self.group, self.world.rank, account["call"], self.closed)
         gone = sorted({r for each in gone for r in self._stranded.get(each, [each])})
-        self._report(LEFT, HAS_LEFT, account, left=[self.world_ranks[r] for r in gone])
-        error = self._told = self._seen(wording.lost(gone, HAS_LEFT, self.rank, account["call"]))
+        left = [self.world_ranks[r] for r in gone]
+        self._report(LEFT, HAS_LEFT, account, left=left)
+        error = self._told = self._seen(wording.lost(left, HAS_LEFT, self.group, self.world.rank, account["call"]))
         self.abort(error)
         raise error
 
@@ -276,7 +278,7 @@ class Reporter:
                 return
         if self.state.verdict is None:
             self._during = self.members.main.engine.words if self.members.main.engine.in_call else ""
-            self._judged = wording.build(verdict, self.world_ranks, self.rank, self._during, self.closed)
+            self._judged = wording.build(verdict, self.group, self.world.rank, self._during, self.closed)
         assert self._judged is not None
         self.take(states.Judged(verdict, self._judged, first))
 
@@ -287,7 +289,7 @@ class Reporter:
         for queue in list(self.members.queues.values()):
             engine = queue.engine
             if engine.in_call or oldest(engine) is not None:
-                account = account_of(engine, oldest(engine), partial(thread_site, engine.caller))
+                account = account_of(engine, oldest(engine), self.world_ranks, partial(thread_site, engine.caller))
                 if engine.in_call and in_handler(engine.caller):
                     account["handling"] = True
                 return account | (then if seq < account["seq"] else {})

@@ -1,12 +1,14 @@
 """From what the control plane knows to what the user reads: accounts and verdicts become exceptions.
 
 An account is what one rank says it was doing: {"state": "in call" | "idle" | "no answer" | ..., "seq", "call", "site"}.
+Texts have ranks of the job alone; only the attributes of exceptions have those of the communicator.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import hocket.errors as errors
@@ -21,6 +23,38 @@ GATHERED = re.compile(r"called ((?:all)?gather)\((\w+)\[\d+(.*?)\]")
 NOTHING: Mapping[int, str] = {}
 CLOSE = "close()"
 """The call of a rank that leaves a communicator."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The communicator that an error is about."""
+
+    name: str
+    members: Sequence[int]
+    """World ranks, by rank of the communicator."""
+    size: int
+    """Of the job."""
+
+    @property
+    def is_job(self) -> bool:
+        """Has each member the rank that it has in the job?"""
+        return list(self.members) == list(range(self.size))
+
+    @property
+    def text(self) -> str:
+        """As in "communicator 'world/1.0' of ranks 3, 2"."""
+        more = f" and {len(self.members) - MOST_SHOWN} more" if len(self.members) > MOST_SHOWN else ""
+        of = "" if self.is_job else f" of {ranks(list(self.members)[:MOST_SHOWN])}{more}"
+        return f"communicator {self.name!r}{of}"
+
+    @property
+    def on(self) -> str:
+        """For a text that need not name the communicator of all ranks."""
+        return "" if self.is_job else f" on {self.text}"
+
+    def own(self, which: Sequence[int]) -> list[int]:
+        """World ranks as ranks of the communicator."""
+        return [self.members.index(rank) for rank in which]
 
 
 def describe_account(account: Account | None, seen: str = "", seq: int = 0) -> str:
@@ -57,19 +91,23 @@ def _apart(account: Account, seq: int) -> str:
 
 
 class _Told:
-    """A verdict, by the communicator's own ranks."""
+    """A verdict."""
 
-    def __init__(self, verdict: Verdict, members: list[int], seen: Mapping[int, str]) -> None:
+    def __init__(self, verdict: Verdict, group: Group, seen: Mapping[int, str]) -> None:
         fault = verdict.fault
-        self.by = members.index(fault.by) if fault.by in members else None
+        self.group, self.by = group, fault.by if fault.by in group.members else None
         """Who reported it; None: no member."""
         self.who = "a rank" if self.by is None else f"rank {self.by}"
         self.text, self.seq = fault.text, fault.seq
-        self.where = f"communicator {fault.comm!r}, call number {fault.seq}"
-        accounts = {members.index(r): a for r, a in verdict.accounts.items() if r in members}
-        self.accounts = dict(sorted(accounts.items()))
+        self.where = f"{group.text}, call number {fault.seq}"
+        self.accounts = {r: a for r, a in sorted(verdict.accounts.items()) if r in group.members}
         self.calls = {r: describe_account(a, seen.get(r, ""), self.seq) for r, a in self.accounts.items()}
         self.lines = "".join(f"\n  rank {r} {text}" for r, text in self.calls.items())
+
+    @property
+    def own_calls(self) -> dict[int, str]:
+        """`calls`, by rank of the communicator."""
+        return dict(sorted(zip(self.group.own(list(self.calls)), self.calls.values(), strict=True)))
 
     @property
     def waits_for(self) -> list[int] | None:
@@ -78,16 +116,16 @@ class _Told:
 
 
 def build(
-    verdict: Verdict | Lost, members: list[int], me: int, call: str, closing: bool = False,
+    verdict: Verdict | Lost, group: Group, me: int, call: str, closing: bool = False,
     seen: Mapping[int, str] = NOTHING,
 ) -> errors.Error:  # fmt: skip
-    """The exception that rank `me` (of the communicator) raises for `verdict`.  `closing`: it is leaving too.
+    """The exception that world rank `me` raises for `verdict`.  `closing`: it is leaving too.
 
-    `seen`: by rank, what the recorders tell.
+    `seen`: by world rank, what the recorders tell.
     """
     if isinstance(verdict, Lost):
-        return lost([members.index(r) for r in verdict.lost if r in members], verdict.how, me, call, seen)
-    kind, report = verdict.fault.kind, _Told(verdict, members, seen)
+        return lost([r for r in verdict.lost if r in group.members], verdict.how, group, me, call, seen)
+    kind, report = verdict.fault.kind, _Told(verdict, group, seen)
     if kind == "mismatch":
         return _mismatch(report, me, call, closing)
     if kind == "timeout":
@@ -98,23 +136,25 @@ def build(
             "more."
         )
     what = {"interrupt": "was interrupted", "exit": f"has ended: {report.text}"}.get(kind, f"failed: {report.text}")
-    return errors.PeerLostError(f"{report.who} {what} ({report.where})", [] if report.by is None else [report.by])
+    by = [] if report.by is None else group.own([report.by])
+    return errors.PeerLostError(f"{report.who} {what} ({report.where})", by)
 
 
 def _mismatch(report: _Told, me: int, call: str, closing: bool) -> errors.Error:
     if report.waits_for is not None:
         return errors.MismatchError(
-            f"{report.text}: a message must have the dtype and the size of its recv.{report.lines}", report.calls)
+            f"{report.text} ({report.group.text}): a message must have the dtype and the size of its recv."
+            f"{report.lines}", report.own_calls)  # fmt: skip
     busy = [r for r, a in report.accounts.items() if a.get("handling")]
     if busy and closing:  # by a signal that all ranks have got, perhaps: they end too, and take longer
-        return lost(busy, "a signal's handler runs in the middle of its call", me, call)
+        return lost(busy, "a signal's handler runs in the middle of its call", report.group, me, call)
     early = [r for r, a in report.accounts.items() if a.get("call") == CLOSE and "then" not in a]  # made no other call
     if early and not closing:
-        return lost(early, "it has left (closed this communicator, or exited)", me, call)
+        return lost(early, "it has left (closed this communicator, or exited)", report.group, me, call)
     return errors.MismatchError(
         f"the ranks called different things ({report.where}):{report.lines}\nAll ranks must make the same calls in the "
         f"same order, with the same dtype, shape, counts, op, root and algorithm.{_instead(report.calls.values())}",
-        report.calls)  # fmt: skip
+        report.own_calls)  # fmt: skip
 
 
 def _instead(calls: Collection[str]) -> str:
@@ -132,7 +172,7 @@ def _timeout(report: _Told) -> errors.TimeoutError:
     names = ranks(missing) if missing else "data that did not arrive (all ranks are in the call)"
     return errors.TimeoutError(
         f"{report.text} ({report.where}, seen by {report.who}): waiting for {names}:{report.lines}\n"
-        "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", missing)  # fmt: skip
+        "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", report.group.own(missing))  # fmt: skip
 
 
 def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
@@ -161,7 +201,7 @@ def unfinished(states: Sequence[dict[str, Any]]) -> errors.MismatchError | None:
 
 
 def still_waiting(
-    mine: Account, others: dict[int, Account | None], seconds: float, seen: Mapping[int, str] = NOTHING
+    mine: Account, others: dict[int, Account | None], seconds: float, group: Group, seen: Mapping[int, str] = NOTHING
 ) -> str:
     """The log line of a rank that waits long: its call, and what the ranks that hold it up are doing."""
     awaited = mine.get("waits_for")
@@ -169,7 +209,7 @@ def still_waiting(
         r: describe_account(a, seen.get(r, ""), mine.get("seq", 0)) for r, a in others.items()
         if (r in awaited if awaited is not None else a is None or not arrived(a, mine["seq"]))
     }  # fmt: skip
-    call = f"{mine['call']} at {mine['site']} has waited for {seconds:.0f} s"
+    call = f"{mine['call']} at {mine['site']}{group.on} has waited for {seconds:.0f} s"
     if not late:
         return f"{call}; all ranks are in it"
     return f"{call}, still waiting for {ranks(list(late)[:MOST_SHOWN])}:{by_rank(late)}"
@@ -211,14 +251,14 @@ def arrived(account: Account, seq: int) -> bool:
 
 
 def lost(
-    gone: list[int], how: str, me: int, call: str, seen: Mapping[int, str] = NOTHING
+    gone: list[int], how: str, group: Group, me: int, call: str, seen: Mapping[int, str] = NOTHING
 ) -> errors.PeerLostError:
-    """The exception for ranks that are gone.  `seen`: what their recorders tell."""
+    """The exception for world ranks that are gone.  `seen`: what their recorders tell."""
     last = "".join(f"\n  rank {r}: {seen[r]}" for r in gone[:MOST_SHOWN] if r in seen)
     during = f" during {call}" if call else ""
     return errors.PeerLostError(
-        f"{ranks(gone)} {'is' if len(gone) == 1 else 'are'} gone{during}: {how or 'its process ended'}; "
-        f"noticed by rank {me}. This communicator cannot be used any more.{last}", gone)  # fmt: skip
+        f"{ranks(gone)} {'is' if len(gone) == 1 else 'are'} gone{during}{group.on}: {how or 'its process ended'}; "
+        f"noticed by rank {me}. This communicator cannot be used any more.{last}", group.own(gone))  # fmt: skip
 
 
 def ranks(which: list[int]) -> str:

@@ -112,7 +112,7 @@ class Planner:
         where = queue.where + (f" within {ask.within}" if ask.within else "")
         special = ask.algorithm or asked(self.world.config.algorithm, call.contract.collective)
         wire = call.wire
-        text = call.words(how.name, algorithm.name if special else None) + where
+        text = call.words(how.name, algorithm.name if special else None, self.members.world_ranks) + where
         codec, dtype = (wire, call.model.dtype) if isinstance(wire, Codec) else (None, wire)
         return About(
             call.collective, algorithm.name, text, caller_site(), dtype.code, wire.itemsize, call.on_wire(call.count),

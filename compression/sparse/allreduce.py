@@ -90,7 +90,7 @@ def allreduce_sparse(
     if (every[:, 1:] != agreed).any():
         raise ArgumentError(
             "allreduce_sparse: ranks were given different (n, numbers of a value, dtype's number, algorithm, codec): "
-            + "; ".join(f"rank {r}: {row[1:].tolist()}" for r, row in enumerate(every))
+            + "; ".join(f"rank {r}: {row[1:].tolist()}" for r, row in zip(comm.members, every, strict=True))
         )
     call, counts = Sum(comm, math.prod(shape), value, codec, timeout), every[:, 0].tolist()
     places, sums = _summed(call, mine, rows, counts, algorithm or _chosen(call, sum(counts)), out)

@@ -32,7 +32,7 @@ class Account(TypedDict, total=False):
     then: str
     """Its call of an earlier number, where the ranks parted."""
     waits_for: list[int]
-    """Ranks of the communicator that its message waits for."""
+    """World ranks that its message waits for."""
     handling: bool
     """A signal's handler runs in the middle of the call."""
     text: str

@@ -1,5 +1,6 @@
 """What hocket raises.  The class says whose fault it is; the text says who, where, what, and what to do.
 
+Ranks in a text are the job's; those in an attribute are the communicator's on which the call was made.
 The floor under every folder: imports nothing of hocket, may be imported by all of it.
 """
 
@@ -22,7 +23,7 @@ class ArgumentError(Error, ValueError):
 class MismatchError(Error):
     """The ranks called different things.  Raised on all of them.
 
-    `calls` maps each rank to the description of what it called and where.
+    `calls` maps each rank of the communicator to the description of what it called and where.
     """
 
     def __init__(self, message: str, calls: dict[int, str] | None = None) -> None:
@@ -31,7 +32,7 @@ class MismatchError(Error):
 
 
 class PeerLostError(Error, ConnectionError):
-    """Other processes of the job have gone.  `ranks` names them."""
+    """Other processes of the job have gone.  `ranks` names them, by rank of the communicator."""
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -39,7 +40,7 @@ class PeerLostError(Error, ConnectionError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """A call did not finish in time.  `missing` names the ranks that had not come to it."""
+    """A call did not finish in time.  `missing` names the ranks of the communicator that had not come."""
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
         super().__init__(message)

@@ -20,7 +20,7 @@ def agree(comm: Any, what: str, say: Callable[[], dict[str, Any]], own: Any = No
         said, wrong = {}, str(error)
     rows = comm.share([wrong, said, own], what)
     errors: dict[str, list[int]] = {}
-    for rank, (text, _, _) in enumerate(rows):
+    for rank, (text, _, _) in zip(comm.members, rows, strict=True):
         if text:
             errors.setdefault(text, []).append(rank)
     if errors:
@@ -29,10 +29,8 @@ def agree(comm: Any, what: str, say: Callable[[], dict[str, Any]], own: Any = No
         values = [row[1].get(field) for row in rows]
         other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
         if other is not None:
-            raise MismatchError(
-                f"{what}: ranks were given different {field}: {reprlib.repr(values[0])} on rank 0, "
-                f"{reprlib.repr(values[other])} on rank {other}; give all ranks the same"
-            )
+            each = [f"{reprlib.repr(values[r])} on rank {comm.members[r]}" for r in (0, other)]
+            raise MismatchError(f"{what}: ranks were given different {field}: {each[0]}, {each[1]}; give all the same")
     return [row[2] for row in rows]
 
 

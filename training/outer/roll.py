@@ -72,7 +72,7 @@ def agree(comm: Any, said: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -
         if field == "layout" and len(set(values)) > 1:
             _name_the_parameter(comm, shapes)
         if any(value != values[0] for value in values):
-            where = _spread((reprlib.repr(value), r) for r, value in enumerate(values))
+            where = _spread((reprlib.repr(value), comm.members[r]) for r, value in enumerate(values))
             raise MismatchError(f"outer loop: ranks were given different {field}: {where}; give all the same")
     return rows  # type: ignore[no-any-return]
 
@@ -80,11 +80,12 @@ def agree(comm: Any, said: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -
 def _name_the_parameter(comm: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     """Ranks have other parameters: raise, with the first that differs."""
     every = comm.share([[name, list(shape)] for name, shape in shapes.items()], "the outer loop")
-    for r, other in enumerate(every):
+    for r, other in zip(comm.members, every, strict=True):
         for i in range(max(len(other), len(every[0]))):
             pair = [str(tuple(each[i])) if i < len(each) else "none" for each in (every[0], other)]
             if pair[0] != pair[1]:
-                raise MismatchError(f"outer loop: parameter {i} is {pair[0]} on rank 0 and {pair[1]} on rank {r}")
+                first = comm.members[0]
+                raise MismatchError(f"outer loop: parameter {i} is {pair[0]} on rank {first} and {pair[1]} on rank {r}")
 
 
 def _spread(pairs: Iterable[tuple[Any, Any]]) -> str:

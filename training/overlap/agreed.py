@@ -209,7 +209,7 @@ class Agreed:
                     known = choices(name, self._tensors) if tensor is None else "or twice"
                     raise self._ended(ArgumentError(f"wait({name!r}) was called before ready({name!r}); {known}"))
                 if not self._lock.wait(until - time.perf_counter()):
-                    raise TimeoutError(f"wait({name!r}): it is not ready on rank {self.comm.rank}")
+                    raise TimeoutError(f"wait({name!r}): it is not ready on this rank")
 
     # --- carrying out
 

@@ -256,10 +256,11 @@ class Declared:
         if self._error is not None:
             raise naming(self._error, name)
         if self.comm.lost:
-            raise PeerLostError(f"wait({name!r}): ranks {list(self.comm.lost)} were lost", self.comm.lost)
+            lost = [self.comm.members[r] for r in self.comm.lost]
+            raise PeerLostError(f"wait({name!r}): ranks {lost} were lost", self.comm.lost)
         if left <= 0:
             missing = ", ".join(self._before(gradient)) or name
-            raise TimeoutError(f"wait({name!r}): on rank {self.comm.rank} these are not ready: {missing}")
+            raise TimeoutError(f"wait({name!r}): these are not ready on this rank: {missing}")
         self._lock.wait(min(left, LOOK))
 
     def _before(self, gradient: Gradient) -> list[str]:

@@ -135,11 +135,12 @@ class Delayed:
         """Ranks that begin apart, or move otherwise, would stay apart: raise MismatchError on all of them."""
         start = digest(*self.weights.values(), *self._velocity.values())
         own = [float(self.lr), str(self.local_lr), float(self.momentum), self.warmup, start]
-        rows = self.scheduler.comm.share(own, "Delayed: the first step()")
-        for rank, row in enumerate(rows):
+        comm = self.scheduler.comm
+        rows = comm.share(own, "Delayed: the first step()")
+        for rank, row in zip(comm.members, rows, strict=True):
             for what, value, other in zip(SAME, row, rows[0], strict=True):
                 if value != other:
-                    differ = f"{what} is {value} on rank {rank}, {other} on rank 0"
+                    differ = f"{what} is {value} on rank {rank}, {other} on rank {comm.members[0]}"
                     raise MismatchError(f"Delayed: {differ}; give all ranks the same, and broadcast the parameters")
         self._agreed = True
 

@@ -65,11 +65,12 @@ def agree(comm: Any, settings: Settings, declared: Row) -> int:
     """
     serial = _made.get(comm, 0)
     rows = comm.share([settings.plain(serial), declared], "Scheduler: the first ready()")
-    for rank, (given, others) in enumerate(rows):
+    first = comm.members[0]
+    for rank, (given, others) in zip(comm.members, rows, strict=True):
         if given != rows[0][0]:
-            raise MismatchError(f"Scheduler: rank {rank} has {_words(given)}, rank 0 {_words(rows[0][0])}")
+            raise MismatchError(f"Scheduler: rank {rank} has {_words(given)}, rank {first} {_words(rows[0][0])}")
         if others != rows[0][1]:
-            raise MismatchError(f"Scheduler: {_difference(rank, others, rows[0][1])}")
+            raise MismatchError(f"Scheduler: {_difference(rank, others, first, rows[0][1])}")
     _made[comm] = serial + 1
     return serial
 
@@ -80,11 +81,11 @@ def _words(settings: Row) -> str:
             f"its scheduler {serial}")
 
 
-def _difference(rank: int, declared: Row, others: Row) -> str:
-    """The first tensor in which this rank's declaration differs from rank 0's."""
+def _difference(rank: int, declared: Row, first: int, others: Row) -> str:
+    """The first tensor in which this rank's declaration differs from that of the first one."""
     for i in range(max(len(declared), len(others))):
         own, other = (rows[i] if i < len(rows) else None for rows in (declared, others))
         if own != other:
             words = [f"{row[0]!r}, {row[1]}{tuple(row[2])}" if row else "nothing more" for row in (own, other)]
-            return f"rank {rank} declared {words[0]} as tensor {i}, rank 0 {words[1]}"
-    return f"rank {rank} declared other tensors than rank 0"
+            return f"rank {rank} declared {words[0]} as tensor {i}, rank {first} {words[1]}"
+    return f"rank {rank} declared other tensors than rank {first}"

@@ -186,7 +186,7 @@ class Calls(Issuing):
             raise ArgumentError(
                 f"{call}: got a list of {len(tensors)} tensors; expected one for each of {self.comm.size} ranks"
             )
-        for rank, each in enumerate(tensors):
+        for rank, each in zip(self.comm.members, tensors, strict=True):
             if like is not None and each.numel() != like.numel():
                 raise ArgumentError(
                     f"{call}: the tensor of rank {rank} has {each.numel()} elements; expected {like.numel()}"

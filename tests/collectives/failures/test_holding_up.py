@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from hocket.collectives.failures.wording import build, holding_up
+from hocket.collectives.failures.wording import Group, build, holding_up
 from hocket.control.protocol.messages import Account, Fault, Verdict
 from hocket.errors import TimeoutError
 from support.faulty import all_ready, facts, job
@@ -68,5 +68,5 @@ def test_a_collective_names_who_is_stopped_and_not_who_waits_for_it() -> None:
     late: Account = {"state": "in call", "seq": 4, "call": "recv()", "site": "a.py:1", "waits_for": [1]}
     mine: Account = {"state": "in call", "seq": 5, "call": "allreduce()", "site": "a.py:2"}
     verdict = Verdict(Fault("timeout", "world", 5, [0, 1, 2], by=0), {0: mine, 1: SILENT, 2: late})
-    error = build(verdict, [0, 1, 2], 0, "allreduce()")
+    error = build(verdict, Group("world", [0, 1, 2], 3), 0, "allreduce()")
     assert isinstance(error, TimeoutError) and error.missing == (1,) and "waiting for rank 1:" in str(error)

@@ -106,10 +106,10 @@ class Pipeline:
         takes = self._takes[rank][chunk] if chunk < len(self.stages) else None
         if takes is None:
             return
-        gives = _form(np.asarray(y))
+        gives, where = _form(np.asarray(y)), self.comm.members[rank]
         if takes != gives:
             raise MismatchError(
-                f"Pipeline: stage {following - 1} gives {_words(gives)}, and stage {following}, on rank {rank}, was "
+                f"Pipeline: stage {following - 1} gives {_words(gives)}, and stage {following}, on rank {where}, was "
                 f"made with like of {_words(takes)}; they must be the same"
             )
 
