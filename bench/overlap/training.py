@@ -99,7 +99,7 @@ def _step(
 
     optimizer: Any = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9)
     if how == "optimizer":
-        optimizer = hocket.torch.DistributedOptimizer(optimizer, model, codec=bits or None)
+        optimizer = hocket.torch.DistributedOptimizer(optimizer, model, barrier=False, codec=bits or None)
     else:
         model = torch.nn.parallel.DistributedDataParallel(model, process_group=gloo if how == "gloo" else None)
         if bits:

@@ -75,7 +75,7 @@ def optimizer(task: Task, within: float = 1e-3, named: bool = False, **options: 
     hocket_torch: Any = importlib.import_module("hocket.torch")
     model = task.model()
     given = model.named_parameters() if named else model
-    made = hocket_torch.DistributedOptimizer(task.sgd(model), given, **options)
+    made = hocket_torch.DistributedOptimizer(task.sgd(model), given, barrier=named, **options)
     return task.near(task.learned(model, made), within)
 
 

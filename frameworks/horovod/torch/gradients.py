@@ -13,7 +13,7 @@ from hocket.compression.rates import Rate, rate_of
 from hocket.errors import ArgumentError
 from hocket.horovod.process_sets import ProcessSet
 from hocket.horovod.torch import calls
-from hocket.horovod.torch.basics import Average
+from hocket.horovod.torch.basics import Average, Max
 from hocket.horovod.torch.functions import broadcast_values
 from hocket.training import Timing
 from hocket.training.agreeing import Pending
@@ -44,21 +44,28 @@ def names_of(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] |
 
 
 class Averages:
-    """Gradients by name; a group's go together when all are ready.  `names`: the parameters that are reduced here."""
+    """Gradients by name; a group's go together when all are ready.  `names`: the parameters that are reduced here.
+
+    `sparse`: may gradients be sparse?
+    """
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, names: dict[Tensor, str], compression: Any, op: int, predivide: float,
-        groups: int | Groups | None, process_set: ProcessSet,
+        groups: int | Groups | None, process_set: ProcessSet, sparse: bool,
     ) -> None:  # fmt: skip
         self.op, self.process_set, self.compression = op, process_set, compression
         self.scales = (1.0 / predivide, predivide) if op == Average else (1.0, 1.0)
-        self.optimizer = optimizer
-        """Whose learning rates count."""
+        self.rates = optimizer.param_groups
+        """The groups whose learning rates count."""
         self._place = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._params = {name: p for p, name in names.items()}
         self._together = {name: [name] for name in self._params}
         if groups is not None and names:
             self._group(groups)
+        self._kinds: dict[str, bool] | None = {} if sparse else None
+        """Of names that some rank has had a gradient of: is it sparse?  All ranks know the same."""
+        self._sparse: set[str] = set()
+        """Of which this rank has had sparse gradients."""
         self._ready: dict[str, Tensor] = {}
         """Gradients that wait for others of their group."""
         self.under_way: dict[str, tuple[Pending, int, Any]] = {}
@@ -73,6 +80,8 @@ class Averages:
     def ready(self, name: str, grad: Tensor) -> None:
         """Reduce this gradient, when those of its group are there, too."""
         self._ready[name] = grad
+        if grad.is_sparse:
+            self._sparse.add(name)
         together = self._together[name]
         if all(each in self._ready for each in together):
             self._reduce(together)
@@ -80,9 +89,28 @@ class Averages:
     def step(self) -> list[str]:
         """Reduce what has not been: zeros where this rank has no gradient.  The names of these."""
         late = [name for name in self._params if name not in self.under_way and name not in self._ready]
+        kinds = self._learned(set(late))
         for name in late:
-            self.ready(name, torch.zeros_like(self._params[name]))
+            p = self._params[name]
+            self.ready(name, _no_rows(p) if kinds.get(name) else torch.zeros_like(p))
         return late
+
+    def _learned(self, late: set[str]) -> dict[str, bool]:
+        """Which gradients are sparse: a rank without one must send the same kind as those that have it."""
+        if self._kinds is None:
+            return {}
+        new = [name for name in self._params if name not in self._kinds]
+        if new:
+            sparse = [name in self._sparse for name in new]
+            found = self.anywhere([name not in late for name in new] + sparse)
+            self._kinds.update({name: found[len(new) + i] for i, name in enumerate(new) if found[i]})
+        return self._kinds
+
+    def anywhere(self, flags: list[bool]) -> list[bool]:
+        """Of each flag: is it set on some rank?"""
+        made = torch.tensor(flags, dtype=torch.uint8)
+        calls.reduced([made], "kinds of gradients", Max, 1.0, 1.0, self.process_set, in_place=True, waits=True).wait()
+        return [bool(flag) for flag in made]
 
     def wait(self, name: str) -> Tensor:
         """The reduced gradient."""
@@ -93,6 +121,10 @@ class Averages:
     def report(self) -> list[Timing]:
         """Horovod's timeline has it."""
         return []
+
+    def close(self) -> None:
+        """Nothing of it is left."""
+        self.reset()
 
     def reset(self) -> None:
         """What is under way ends, and is forgotten."""
@@ -119,7 +151,7 @@ class Averages:
 
     def _rate(self, p: Tensor) -> Rate:
         """Its learning rate, which the next step will multiply its gradient by."""
-        return rate_of(self.optimizer.param_groups[self._place[p]])
+        return rate_of(self.rates[self._place[p]])
 
     def _group(self, groups: int | Groups) -> None:
         """Which gradients are reduced together: in rank 0's order, so that it is the same on all ranks."""
@@ -134,6 +166,12 @@ class Averages:
             made = [[names[p] for p in group if p in names] for group in groups]
         for group in made:
             self._together.update(dict.fromkeys(group, group))
+
+
+def _no_rows(p: Tensor) -> Tensor:
+    """The gradient of an embedding of which nothing was used."""
+    ids = torch.empty(1, 0, dtype=torch.int64, device=p.device)
+    return torch.sparse_coo_tensor(ids, p.new_empty(0, *p.shape[1:]), p.shape, check_invariants=False)
 
 
 def checked(groups: Any) -> int | Groups | None:

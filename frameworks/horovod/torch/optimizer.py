@@ -84,6 +84,7 @@ class Distributed(Steps):
     def _made(self, p: Tensor) -> None:
         if self._gradients.left[p] <= 0:
             raise AssertionError(TOO_OFTEN)
+        super()._made(p)
 
 
 class DistributedAdasum:
@@ -166,7 +167,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         reduced = {}
     groups = gradients.checked(num_groups if groups is None else groups)
     op = Average if op == Adasum else op
-    averages = Averages(optimizer, reduced, compression, op, gradient_predivide_factor, groups, process_set)
-    made = stepping(optimizer, Distributed, averages, reduced, backward_passes_per_step, sparse=not sparse_as_dense)
-    made._names, made._averages, averages.optimizer = names, averages, made
+    how = compression, op, gradient_predivide_factor, groups, process_set
+    averages = Averages(optimizer, reduced, *how, sparse=not sparse_as_dense)
+    anywhere = averages.anywhere if sparse_as_dense else None
+    made = stepping(optimizer, Distributed, averages, reduced, backward_passes_per_step, anywhere)
+    made._names, made._averages = names, averages
     return made

@@ -2,7 +2,9 @@
 
     optimizer.py    DistributedOptimizer: the names and rules
     gradients.py    from parameters to the scheduler, and back
+    parts.py        which steps may be taken module by module
     forward.py      modules wait each for its own parameters, and step them
+    hooks.py        hooks that end with their owner, and are not copied with a model
     parameters.py   a module's parameters as outer loops take them; the communicator of a process group
     served.py       an embedding whose rows servers hold
     tensor.py       linear layers that are cut among ranks

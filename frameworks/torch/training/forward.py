@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from hocket.torch.training.hooks import Hook
 
 Tensor = torch.Tensor
 
 
 class Forward:
-    """Calls `needed(parameters)` before a module's forward pass that uses these.
+    """Lets an optimizer step a module's parameters before its forward pass, and all before a state is read or loaded.
 
     The first passes are watched: a parameter whose own module is not called (attention uses its projection's weight so)
     is needed by the nearest module around it that is.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, params: dict[Tensor, str], needed: Callable[[list[Tensor]], object]
-    ) -> None:
-        self._needed = needed
+    def __init__(self, model: torch.nn.Module, params: dict[Tensor, str], optimizer: Any) -> None:
+        self._apply = Hook(optimizer, "apply")
         self._called: set[str] = set()
         self._own: dict[str, list[Tensor]] = {}
         """By module; none before `settle`."""
         self._above: dict[Tensor, list[list[str]]] = {}
         """By parameter: for each place where it stands, the modules around it, the nearest first."""
-        owner = weakref.ref(self)
+        self._first: list[tuple[str, torch.nn.Module, Hook]] = []
+        """Each module's hook, which must come before those that read its weights: old weight_norm, pruning."""
+        self.handles: list[Any] = []
         for path, module in model.named_modules():
-            module.register_forward_pre_hook(_hook(owner, path))
+            hook = Hook(self, "before", (path,))
+            self._first.append((path, module, hook))
+            self.handles += [
+                module.register_forward_pre_hook(hook, prepend=True),
+                module.register_state_dict_pre_hook(Hook(optimizer, "finish", ())),
+                module.register_load_state_dict_pre_hook(Hook(optimizer, "finish", ())),
+            ]
         for path, p in model.named_parameters(remove_duplicate=False):
             if p in params:
                 parts = path.split(".")[:-1]
@@ -40,7 +46,7 @@ class Forward:
         """The module at this path begins."""
         self._called.add(path)
         if self._own.get(path):
-            self._needed(self._own[path])
+            self._apply(self._own[path])
 
     def settle(self) -> None:
         """A step was watched: from now on modules wait for their own."""
@@ -55,11 +61,10 @@ class Forward:
     def settled(self) -> bool:
         return bool(self._own)
 
-
-def _hook(owner: Any, path: str) -> Callable[[torch.nn.Module, Any], None]:
-    def hook(module: torch.nn.Module, inputs: Any) -> None:
-        forward = owner()
-        if forward is not None:
-            forward.before(path)
-
-    return hook
+    @property
+    def overtaken(self) -> str | None:
+        """A module of whose hooks hocket's is not the first any more."""
+        for path, module, hook in self._first:
+            if next(iter(module._forward_pre_hooks.values()), None) is not hook:
+                return path
+        return None

@@ -1,8 +1,8 @@
-"""The gradients of an optimizer's parameters: made ready by hooks in the backward pass, and waited for."""
+"""The gradients of an optimizer's parameters: sent when the backward pass has made them, and waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,9 +13,17 @@ from hocket.training import Timing
 Tensor = torch.Tensor
 TOO_OFTEN = (
     "{}: its gradient was computed more than passes={} times before step(): say passes=, so that gradients of several "
-    "backward passes are added up first"
+    "backward passes are added up first; where the last step was left out (an exception, a bad batch), call "
+    "optimizer.zero_grad() instead of it, on all ranks"
 )
 FROZEN = "{}: it was frozen when the DistributedOptimizer was made, and now has a gradient: make the optimizer anew"
+CHANGED = (
+    "{}: its gradient was changed between backward() and step(), while it is averaged: call optimizer.synchronize() "
+    "first (to clip, to unscale, to scale)"
+)
+CLOSED = (
+    "this DistributedOptimizer is closed, by close() or as another one was made of the same parameters: use the new one"
+)
 
 
 class Averages(Protocol):
@@ -29,40 +37,41 @@ class Averages(Protocol):
     def step(self) -> list[str]: ...
     def wait(self, name: str) -> Any: ...
     def report(self) -> list[Timing]: ...
+    def close(self) -> None: ...
 
 
 class Gradients:
     """Those of `names`, by parameter, in the order of the forward pass.
 
-    `sparse`: are sparse gradients given to `averages` as they are?
-    `passes`: backward passes whose gradients are added up on each rank.  `before`: called with a parameter whose
-    gradient was made.
+    `passes`: backward passes whose gradients are added up on each rank.  `anywhere`: of each flag, is it set on some
+    rank?  None: nobody asks, and sparse gradients are given to `averages` as they are.  `watched`: nothing but `wait`
+    writes a gradient that was sent, so what else changes it is found.
     """
 
     def __init__(
-        self, averages: Averages, names: dict[Tensor, str], passes: int, before: Callable[[Tensor], object],
-        sparse: bool = False,
+        self, averages: Averages, names: dict[Tensor, str], passes: int,
+        anywhere: Callable[[list[bool]], list[bool]] | None, watched: bool,
     ) -> None:  # fmt: skip
         self.averages, self.names, self.passes = averages, names, passes
-        self._before, self._takes_sparse = before, sparse
+        self._anywhere, self._watched = anywhere, watched
         self.params = [p for p in names if p.requires_grad]
         self.left = dict.fromkeys(self.params, passes)
         """By parameter: backward passes until its gradient is ready."""
-        self.sent: set[Tensor] = set()
-        """Those that are ready in this step ..."""
+        self.sent: dict[Tensor, tuple[Tensor, int]] = {}
+        """The gradients that are ready in this step, with torch's counter of their changes ..."""
         self._given: set[Tensor] = set()
-        """... and those that were in the one before."""
-        self._sparse: set[Tensor] = set()
+        """... and whose were in the one before, ..."""
+        self._own_sparse: set[Tensor] = set()
+        """... of which these were sparse on this rank."""
+        self._kinds: dict[Tensor, bool] = {}
+        """Of parameters that some rank has used: are their gradients sparse?"""
+        self.closed = False
         for p in self.params:
             averages.declare(names[p], p.detach())
         averages.seal()
-        each: Any
-        for each in self.params:
-            each.register_post_accumulate_grad_hook(self._made)
 
-    def _made(self, p: Tensor) -> None:
+    def made(self, p: Tensor) -> None:
         """backward() has added to its gradient."""
-        self._before(p)
         if self.left[p] <= 0:
             raise ArgumentError(TOO_OFTEN.format(self.names[p], self.passes))
         self.left[p] -= 1
@@ -71,35 +80,69 @@ class Gradients:
 
     def _ready(self, p: Tensor) -> None:
         assert p.grad is not None
-        turned = p.grad.is_sparse and not self._takes_sparse
-        if turned:
-            self._sparse.add(p)
-        self.sent.add(p)
+        turned = p.grad.is_sparse and self._anywhere is not None
+        self.sent[p] = p.grad, p.grad._version
         self.left[p] = 0
         self.averages.ready(self.names[p], p.grad.to_dense() if turned else p.grad)
 
     def end(self) -> None:
         """No more comes in this step; gradients of fewer passes are sent as they are."""
+        if self.closed:
+            raise ArgumentError(CLOSED)
         for p in self.params:
             if p.grad is not None and p not in self.sent:
                 self._ready(p)
         thawed = [name for p, name in self.names.items() if p.grad is not None and p not in self.left]
         if thawed:
             raise ArgumentError(FROZEN.format(thawed[0]))
+        for p, (grad, version) in self.sent.items() if self._watched else ():
+            if p.grad is not grad or grad._version != version:
+                raise ArgumentError(CHANGED.format(self.names[p]))
         self.averages.step()
-        self._given = self.sent
+        self._given = set(self.sent)
+        self._own_sparse = {p for p, (grad, _) in self.sent.items() if grad.is_sparse}
+        self.reset()
+
+    def drop(self) -> None:
+        """This step is left out, on all ranks: averages that are under way come, and are forgotten."""
+        if self.sent:
+            self.averages.step()
+            for p in self.params:
+                self.averages.wait(self.names[p])
         self.reset()
 
     def reset(self) -> None:
         """Nothing is ready for the next step."""
-        self.sent = set()
+        self.sent = {}
         self.left = dict.fromkeys(self.params, self.passes)
 
-    def take(self, params: Collection[Tensor]) -> None:
-        """Wait for these averages; each is its parameter's gradient then, or None if no rank had one."""
+    def take_all(self) -> None:
+        """Wait for all averages; each is its parameter's gradient then, or None if no rank had one.
+
+        It is sparse if some rank's was: SparseAdam takes no other, on ranks without a row of it either.  Ranks tell
+        each other in the step in which some rank has used a parameter for the first time, which all ranks know.
+        """
+        made = self._waited(self.params)
+        new = [p for p in self.params if made[p] is not None and p not in self._kinds]
+        if new and self._anywhere is not None:
+            self._kinds.update(zip(new, self._anywhere([p in self._own_sparse for p in new]), strict=True))
+        for p, grad in made.items():
+            turned = grad is not None and not grad.is_sparse and (p in self._own_sparse or self._kinds.get(p))
+            p.grad = grad.to_sparse(1) if turned else grad
+
+    @property
+    def sparse(self) -> bool:
+        """Are gradients of some parameter sparse?  The same on all ranks."""
+        return any(self._kinds.values())
+
+    def take(self, params: Sequence[Tensor]) -> None:
+        """Wait for these averages, and leave them dense."""
+        for p, grad in self._waited(params).items():
+            p.grad = grad
+
+    def _waited(self, params: Sequence[Tensor]) -> dict[Tensor, Any]:
+        found: dict[Tensor, Any] = {}
         for p in params:
-            made: Any = self.averages.wait(self.names[p])
-            if made is not None and p not in self._given:
-                made = made.clone()  # it is the scheduler's memory
-            p.grad = made.to_sparse(1) if p in self._sparse else made
-        self._sparse.difference_update(params)
+            made = self.averages.wait(self.names[p])
+            found[p] = made.clone() if made is not None and p not in self._given else made  # the scheduler's memory
+        return found

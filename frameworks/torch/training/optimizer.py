@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,16 +12,23 @@ import torch
 
 import hocket
 from hocket.arguments import whole
+from hocket.errors import Error
 from hocket.torch.errors import ArgumentError
 from hocket.torch.training.forward import Forward
 from hocket.torch.training.gradients import Averages, Gradients
+from hocket.torch.training.hooks import Hook, owners, remove
 from hocket.torch.training.parameters import communicator
+from hocket.torch.training.parts import why_whole
 from hocket.training import Scheduler, Timing
 
 Tensor = torch.Tensor
 BEHIND = (
     "{}: the backward pass has used it before its last step was applied, as the module that it was needed in is not "
-    "called by forward(): give model.named_parameters() instead of the model, then step() waits for all"
+    "called by forward(): leave barrier=False out, then step() waits for all"
+)
+COPIED = (
+    "a DistributedOptimizer holds connections to the other ranks, so it cannot be copied or pickled: keep its "
+    "state_dict(), which is the optimizer's"
 )
 
 
@@ -32,28 +41,32 @@ class Distributed:
     """Parameters whose step waits for their forward pass, and the options of the groups when step() was called."""
     _synchronized: bool
     _barrier: str
+    _kind: type
+    """The optimizer's class without what is added."""
+    param_groups: list[dict[str, Any]]
 
     def synchronize(self) -> None:
         """Wait until the gradients are the averages: to clip them by their norm, or before a GradScaler unscales them.
 
-        The next `step` then steps at once.
+        The next `step` then steps at once, unless a backward pass or `zero_grad` comes first.
         """
         self.finish()
         self._gradients.end()
-        self._gradients.take(self._gradients.params)
+        self._gradients.take_all()
         self._synchronized, self._barrier = True, "synchronize() was called"
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step by the averages.  With a model its modules wait for theirs, and this returns at once."""
+        """Step by the averages.  With barrier=False modules wait for theirs, and this returns at once."""
         above: Any = super()
         if closure is not None:
             result = above.step(self._averaged(closure))
             self._barrier = "step() had a closure"
             return result
-        if self._synchronized or self._forward is None or not self._forward.settled:
+        why = "" if self._synchronized else self._why_whole()
+        if self._synchronized or why:
             if not self._synchronized:
                 self.synchronize()
-                self._barrier = "no model was given" if self._forward is None else "the first step is watched"
+                self._barrier = why
             self._synchronized = False
             result = above.step()
             if self._forward is not None:
@@ -62,11 +75,20 @@ class Distributed:
         self.finish()
         self._gradients.end()
         self._barrier = ""
-        options = [{key: value for key, value in group.items() if key != "params"} for group in self._groups]
+        options = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
         self._pending = dict.fromkeys(self._gradients.params, options)
         for p in self._pending:
             p.grad = None  # the scheduler has it
         return None
+
+    def _why_whole(self) -> str:
+        if self._forward is None:
+            return "barrier=False was not given"
+        if not self._forward.settled:
+            return "the first step is watched"
+        if self._gradients.sparse:
+            return "gradients are sparse"
+        return why_whole(self, self._kind, self._forward)
 
     def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def call() -> Any:
@@ -78,13 +100,20 @@ class Distributed:
 
         return call
 
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the optimizer's.  After a backward pass, in place of `step`: this step is left out, on all ranks."""
+        self._gradients.drop()
+        self._synchronized = False
+        above: Any = super()
+        above.zero_grad(*args, **kwargs)
+
     def finish(self) -> None:
         """Apply what waits for a forward pass: before parameters are read outside of the model's forward pass."""
-        self._apply(list(self._pending))
+        self.apply(list(self._pending))
 
     @torch.no_grad()
-    def _apply(self, params: list[Tensor]) -> None:
-        """Step these parameters, by the options that the groups had when step() was called."""
+    def apply(self, params: list[Tensor]) -> None:
+        """Step those of these parameters that wait, by the options that the groups had when step() was called."""
         due = [p for p in params if p in self._pending]
         if not due:
             return
@@ -95,29 +124,25 @@ class Distributed:
             del self._pending[p]
         self._gradients.take(due)
         here = set(due)
-        above: Any = super()
-        groups = self._groups
+        groups = self.param_groups
         parts = [[p for p in group["params"] if p in here] for group in groups]
         self.param_groups = [
             {**option, "params": part} for option, part in zip(options, parts, strict=True) if part
         ]
+        step: Any = self._kind.step  # type: ignore[attr-defined]
         try:
-            above.step()
+            getattr(step, "__wrapped__", step)(self)  # without the hooks that were registered since step()
         finally:
             self.param_groups = groups
             for p in due:
                 p.grad = kept[p]
 
-    @property
-    def _groups(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.param_groups
-        return found
-
-    param_groups: list[dict[str, Any]]
-
     def _made(self, p: Tensor) -> None:
+        """backward() has added to its gradient."""
         if p in self._pending:
             raise ArgumentError(BEHIND.format(self._gradients.names[p]))
+        self._synchronized = False
+        self._gradients.made(p)
 
     def state_dict(self) -> Any:
         """As the optimizer's, when all steps are applied."""
@@ -126,14 +151,39 @@ class Distributed:
         return above.state_dict()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As the optimizer's, when all steps are applied."""
+        """As the optimizer's, when all steps are applied.  Schedulers that were made of the first one follow it."""
         self.finish()
         above: Any = super()
+        groups = self.param_groups
         above.load_state_dict(*args, **kwargs)
+        groups[:] = self.param_groups
+        self.param_groups = groups
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Refused: all ranks have declared their gradients."""
         raise ArgumentError("add_param_group() comes too late: add the group to the optimizer before you wrap it")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ArgumentError(COPIED)
+
+    def close(self) -> None:
+        """End: apply what waits, leave out what was not stepped, and take the hooks off.  All ranks together."""
+        self.release()
+        self._gradients.averages.close()
+
+    def release(self) -> None:
+        """As `close`, but for the scheduler's lanes and threads."""
+        if self._gradients.closed:
+            return
+        try:
+            self.finish()
+            self._gradients.drop()
+        finally:
+            self._gradients.closed, self._pending = True, {}
+            remove(self._handles)
+
+    _handles: list[Any]
+    """Of all hooks."""
 
     def report(self) -> list[Timing]:
         """The scheduler's: for each parameter what its average took."""
@@ -147,26 +197,33 @@ class Distributed:
 
 def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     optimizer: torch.optim.Optimizer, parameters: torch.nn.Module | Iterable[tuple[str, Tensor]], *,
-    group: Any = None, passes: int = 1, order: Any = "priority", lanes: int = 4, slice: int | str | None = "auto",
-    fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = False,
+    group: Any = None, passes: int = 1, barrier: bool = True, order: Any = "priority", lanes: int = 4,
+    slice: int | str | None = "auto", fuse: int | str = "auto", codec: Any = None, compressor: Any = None,
+    finite: bool = False,
 ) -> Any:  # fmt: skip
     """The same optimizer, with its parameters, options and state, that steps by the averages of all ranks' gradients.
 
-    A gradient is sent as soon as the backward pass has made it.  `parameters`: `model.named_parameters()`, in the order
-    of the forward pass; `step` waits for all averages then.  Or the model: from the second step on `step` returns at
-    once, and each module waits for its own before its `forward`, and steps them, so what is needed first may travel
-    last (cross-barrier).  Call `finish()` before parameters are read elsewhere.
+    A gradient is sent as soon as the backward pass has made it.  `parameters`: the model, or its `named_parameters()`,
+    in the order of the forward pass.  `step` waits for all averages, and is the optimizer's then, whatever that is.
+
+    `barrier=False`, with the model: from the second step on `step` returns at once, and each module waits for its own
+    before its `forward`, and steps them, so what is needed first may travel last (cross-barrier).  The model's
+    state_dict() and load_state_dict() wait for all.  Call `finish()` before anything else reads or writes parameters
+    outside of the model's forward pass: p.data, deepcopy, an average of the weights.  Where a step in parts would not
+    be the optimizer's, it waits for all (docs/overlap.md; `optimizer.barrier` says why).
 
     To clip by the norm, and with a GradScaler: `optimizer.synchronize()` after `backward()`, then clip or unscale, then
-    `step`.  Closures work; with both of these steps wait for all averages (`optimizer.barrier` says why).  Frozen
-    parameters are left out; a parameter that no rank has used keeps None as its gradient.  Sparse gradients are sent
-    dense.
+    `step`.  To leave a step out: `zero_grad()` in its place, on all ranks.  Closures work.  Frozen parameters are left
+    out; a parameter that no rank has used keeps None as its gradient.  Sparse gradients are sent dense.  `close()`
+    takes its hooks off, and so does another DistributedOptimizer of the same parameters.
 
     `group`: a process group of hocket's, or a communicator; None: torch's default group, or `hocket.init()`'s.
     `passes`: backward passes whose gradients are added up first.  The others: `hocket.training.Scheduler`.  All ranks
     call this together, with equal parameters.  The first optimizer is not to be used any more.
     """
     model = parameters if isinstance(parameters, torch.nn.Module) else None
+    if model is None and not barrier:
+        raise ArgumentError("barrier=False needs the model itself, whose modules then wait, not its named_parameters()")
     pairs = model.named_parameters() if model is not None else parameters
     names = _named(optimizer, pairs)  # type: ignore[arg-type]
     if whole(passes, "passes") < 1:
@@ -174,19 +231,32 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     comm = _communicator(group)
     fewer = {"codec": codec, "compressor": compressor}
     scheduler = Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, **fewer)
-    made = stepping(optimizer, Distributed, scheduler, names, passes)
-    made._forward = Forward(model, names, made._apply) if model is not None else None
+
+    def anywhere(flags: list[bool]) -> list[bool]:
+        return [any(each) for each in zip(*comm.share(flags, "DistributedOptimizer.step()"), strict=True)]
+
+    made = stepping(optimizer, Distributed, scheduler, names, passes, anywhere, watched=order != "agreed")
+    if model is not None and not barrier:
+        made._forward = Forward(model, names, made)
+        made._handles += made._forward.handles
     return made
 
 
 def stepping(
     optimizer: torch.optim.Optimizer, added: type[Distributed], averages: Averages, names: dict[Tensor, str],
-    passes: int, sparse: bool = False,
+    passes: int, anywhere: Callable[[list[bool]], list[bool]] | None, watched: bool = False,
 ) -> Any:  # fmt: skip
     """The same optimizer, of its class with `added`, that steps by what `averages` makes of these gradients."""
+    for p in names:
+        for old in owners(p._post_accumulate_grad_hooks):
+            with contextlib.suppress(Error):  # its ranks may be gone
+                old.release()
     made = derived(optimizer, added)
     made._pending, made._synchronized, made._barrier, made._forward = {}, False, "", None
-    made._gradients = Gradients(averages, names, passes, made._made, sparse)
+    made._kind, made._gradients = type(optimizer), Gradients(averages, names, passes, anywhere, watched)
+    params: Iterable[Any] = made._gradients.params
+    made._handles = [p.register_post_accumulate_grad_hook(Hook(made, "_made")) for p in params]
+    weakref.finalize(made, remove, made._handles).atexit = False
     return made
 
 

@@ -84,7 +84,7 @@ def by_us(
 ) -> list[torch.Tensor]:
     model = Model()
     given = model if crosses else model.named_parameters()
-    optimizer = DistributedOptimizer(make(model), given, group=comm, passes=passes, **options)
+    optimizer = DistributedOptimizer(make(model), given, group=comm, passes=passes, barrier=not crosses, **options)
     rates = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -95,7 +95,7 @@ def by_us(
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         rates.step()
-        why = "synchronize() was called" if clip else "no model was given" if not crosses else ""
+        why = "synchronize() was called" if clip else "barrier=False was not given" if not crosses else ""
         assert optimizer.barrier == why or step == 0 and crosses, (step, optimizer.barrier)
     optimizer.finish()
     assert len(optimizer.report()) == sum(p.requires_grad for p in model.parameters())
@@ -134,7 +134,7 @@ def compressed(comm: Communicator) -> None:
         optimizer: Any = torch.optim.SGD(model.parameters(), 0.1)
         alone = None if options else Compressor(comm.dup(), method)
         if options:
-            optimizer = DistributedOptimizer(optimizer, model, group=comm, compressor=method, **options)
+            optimizer = DistributedOptimizer(optimizer, model, group=comm, barrier=False, compressor=method, **options)
         for step in range(3):  # what the first one owes is in the second, what that began with in the third
             x = torch.randn(5, 12, generator=torch.Generator().manual_seed(100 * step + comm.rank))
             optimizer.zero_grad()
@@ -242,7 +242,8 @@ def two_optimizers(comm: Communicator) -> None:
     a, b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
     for each in (a, b):
         torch.nn.init.ones_(each.weight)
-    made = [DistributedOptimizer(torch.optim.SGD(each.parameters(), 1.0), each, group=comm) for each in (a, b)]
+    sgd = torch.optim.SGD
+    made = [DistributedOptimizer(sgd(each.parameters(), 1.0), each, group=comm, barrier=False) for each in (a, b)]
     for _ in range(3):
         for optimizer in made:
             optimizer.zero_grad()
@@ -257,7 +258,8 @@ def two_optimizers(comm: Communicator) -> None:
 def state(comm: Communicator) -> None:
     """state_dict() applies what waits."""
     model = Model()
-    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), model, group=comm)
+    sgd = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    optimizer = DistributedOptimizer(sgd, model, group=comm, barrier=False)
     for step in range(2):
         optimizer.zero_grad()
         loss_of(model, comm, step).backward()
@@ -280,7 +282,8 @@ def wrong(comm: Communicator) -> None:
     model, optimizer = made()
     model(torch.ones(1, 2)).sum().backward()
     refused(lambda: model(torch.ones(1, 2)).sum().backward(), "computed more than passes=1 times before step")
-    optimizer.step()
+    refused(optimizer.step, "its gradient was changed between backward")
+    optimizer.zero_grad()
     model, optimizer = made()
     extra = torch.nn.Parameter(torch.ones(1), requires_grad=False)
     frozen = torch.optim.SGD([*model.parameters(), extra], 0.1)
@@ -317,7 +320,7 @@ def trained(comm, whole, how):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
     of = model if whole else model.named_parameters()
-    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), of, group=comm)
+    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), of, group=comm, barrier=not whole)
     forward = torch.compile(model, backend="eager") if how == "model" else model
     for layer in model if how == "layers" else ():
         layer.compile(backend="eager")
