@@ -30,8 +30,8 @@ class Folder:
     """File -> why it is left out."""
 
 
-def collect(path: str) -> Folder:
-    """Every recording of a folder; other files are left out, with a reason.
+def collect(path: str, job: str | None = None) -> Folder:
+    """Every recording of a folder; other files are left out, with a reason.  `job`: of this one alone.
 
     Raises ArgumentError if there is none, or if they are of several jobs.
     """
@@ -52,10 +52,14 @@ def collect(path: str) -> Folder:
         except OSError as why:
             folder.refused[name] = f"it cannot be read: {why.strerror}"
     jobs = sorted({each.facts.job for each in folder.recorded})
+    if job is not None and jobs:
+        if job not in jobs:
+            raise ArgumentError(f"{path!r} has no recordings of job {job}; of {', '.join(jobs)}")
+        folder.recorded, jobs = [each for each in folder.recorded if each.facts.job == job], [job]
     if not jobs:
         raise ArgumentError(f"{path!r} has no recordings" + "".join(f"; {n}: {w}" for n, w in folder.refused.items()))
     if len(jobs) > 1:
-        raise ArgumentError(f"{path!r} has recordings of several jobs ({', '.join(jobs)}): merge them one by one")
+        raise ArgumentError(f"{path!r} has recordings of several jobs ({', '.join(jobs)}): say which: --job")
     return folder
 
 

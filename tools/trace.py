@@ -24,19 +24,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = argparse.ArgumentParser(prog="hocket trace", description="Traces of jobs.", allow_abbrev=False)
     words = made.add_subparsers(required=True, metavar="merge")
     merging = words.add_parser("merge", help="join what the ranks of a job left in a folder", allow_abbrev=False)
-    merging.add_argument("folder", metavar="DIR")
+    merging.add_argument("folder", metavar="DIR", help="that HOCKET_TRACE named")
     name = f"the trace; its name ends in {', '.join(SUFFIXES)} (default: DIR.pftrace.gz)"
     merging.add_argument("-o", "--output", metavar="PATH", help=name)
+    merging.add_argument("--job", metavar="ID", help="of a folder with recordings of several jobs: this one")
     options = made.parse_args(argv)
     try:
-        return _merge(options.folder, options.output or f"{os.path.normpath(options.folder)}.pftrace.gz")
+        return _merge(options.folder, options.job, options.output or f"{os.path.normpath(options.folder)}.pftrace.gz")
     except ArgumentError as why:
         print(f"hocket trace: {why}", file=sys.stderr)
         return 1
 
 
-def _merge(folder: str, path: str) -> int:
-    left = collect(folder)
+def _merge(folder: str, job: str | None, path: str) -> int:
+    left = collect(folder, job)
     timeline = merge(left.recorded, left.pings)
     write(path, timeline)
     for name, why in left.refused.items():

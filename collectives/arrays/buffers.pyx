@@ -107,6 +107,9 @@ def describe(array, str what="x"):
     cdef np.ndarray a
     if isinstance(array, np.ndarray):
         a = <np.ndarray>array
+        if not np.PyArray_CheckExact(a) and hasattr(array, "mask"):
+            raise ArgumentError(
+                f"{what} is a masked array, whose mask would be lost: pass {what}.filled(value) or {what}.data")
         if not np.PyArray_IS_C_CONTIGUOUS(a):
             return packed(describe(contiguous(array, what), what), array, np.PyArray_ISWRITEABLE(a))
         b = Buffer.__new__(Buffer)

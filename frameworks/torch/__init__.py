@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.torch.check import check
 from hocket.torch.compressed.hooks import bf16_compress_hook, compress
+from hocket.torch.compressed.states import with_arrays, with_tensors
 from hocket.torch.elastic import is_loss, renew, use
 from hocket.torch.group.monitor import monitored_barrier
 from hocket.torch.profiled import into_trace
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Checkpointed", "DistributedOptimizer", "ServedEmbedding", "bf16_compress_hook", "check", "compress", "into_trace",
     "is_loss", "monitored_barrier", "register", "renew", "use",
+    "with_arrays", "with_tensors",
 ]  # fmt: skip
 LATER = {
     "Checkpointed": "compressed.sharded",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,25 @@ def check(timeline: Timeline, calls: int) -> None:
         assert rank.computing + rank.moving + rank.waiting == pytest.approx(rank.span, rel=0.02)
     late = found.blame.seconds.get(("late", 1), 0.0)
     assert late > 0.2 and late > 3 * max(found.blame.seconds.get(("late", r), 0.0) for r in (0, 2))
+
+
+def test_one_of_several_jobs_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that was started again leaves its recordings beside the first one's."""
+    source = """
+        import hocket, numpy as np
+        with hocket.init() as comm:
+            for i in range(3): comm.allreduce(np.ones(5, np.float32))
+    """
+    for _ in range(2):
+        run(2, source, HOCKET_TRACE=str(tmp_path))
+    assert trace.main(["merge", str(tmp_path)]) == 1
+    jobs = re.search(r"several jobs \((\w+), (\w+)\): say which: --job", capsys.readouterr().err)
+    assert jobs is not None
+    for job in jobs.groups():
+        assert trace.main(["merge", str(tmp_path), "--job", job, "-o", str(tmp_path / f"{job}.json")]) == 0
+        assert np.bincount(read(str(tmp_path / f"{job}.json")).of("calls")["seq"])[1:4].tolist() == [2, 2, 2]
+    assert trace.main(["merge", str(tmp_path), "--job", "other"]) == 1
+    assert "has no recordings of job other" in capsys.readouterr().err
 
 
 def test_comm_trace(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def _flight(outer: Outer, under_way: dict[str, Any] | None, arrays: dict[str, Ar
     gradient = np.concatenate([arrays[f"flight/{name}"].reshape(-1) for name in fragment.names])
     return Flight(
         number, fragment, due, gradient, 0.0, (counts, steps), tuple(under_way["members"]),
-        tuple(under_way["weights"]), under_way["bytes"],
+        weights=tuple(under_way["weights"]), bytes=under_way["bytes"],
     )  # fmt: skip
 
 

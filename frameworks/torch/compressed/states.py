@@ -10,12 +10,15 @@ import torch
 
 
 def with_tensors(state: Any) -> Any:
-    """`state`, dicts and lists of any depth, with a tensor for each NumPy array."""
+    """`state`, dicts and lists of any depth, with a tensor for each NumPy array: `torch.load` reads nothing else.
+
+    For the `state_dict()` of hocket's objects: `torch.save(with_tensors(outer.state_dict()), path)`.
+    """
     return _with(np.ndarray, torch.from_numpy, state)
 
 
 def with_arrays(state: Any) -> Any:
-    """Back again."""
+    """Back again: `outer.load_state_dict(with_arrays(torch.load(path)))`."""
     return _with(torch.Tensor, torch.Tensor.numpy, state)
 
 

@@ -24,6 +24,19 @@ def memory(like: str, rank: int) -> Any:
     return torch.from_numpy(x) if like == "torch" else x
 
 
+def test_a_mask_is_not_lost_in_silence() -> None:
+    def call(comm: Communicator) -> None:
+        masked = np.ma.masked_array(np.ones(3), [False, True, False])
+        for collective in (comm.allreduce, comm.allgather, comm.broadcast):
+            with pytest.raises(ArgumentError, match=r"x is a masked array, .* pass x\.filled\(value\) or x\.data"):
+                collective(masked)
+        with pytest.raises(ArgumentError, match="out is a masked array"):
+            comm.allreduce(np.ones(3), out=masked)
+        assert (comm.allreduce(masked.filled(2.0)) == [2, 4, 2]).all()
+
+    hocket.local_world(2).run(call)
+
+
 def in_place(comm: Communicator) -> None:
     """A view gets the sum, and its neighbours stay."""
     for like, views in (("numpy", VIEWS + BACKWARDS), ("torch", VIEWS)):
