@@ -230,7 +230,7 @@ def pipelines_and_experts_tell(comm: hocket.Communicator) -> None:
     Experts(mesh["data"], [expert])
     with pytest.raises(ArgumentError, match="'scale' is cut among the ranks that average"):
         Sharded(SGD(lr=1), mesh["data"], expert.parameters)
-    for axis, wanted in (("tensor", "the axis 'tensor' of no mesh"), ("pipe", "names 'u', which is no parameter")):
+    for axis, wanted in (("tensor", "the axis 'tensor' of no mesh"), ("pipe", "names 'u', which is not a parameter")):
         with pytest.raises(ArgumentError, match=wanted):
             Sharded(SGD(lr=1), mesh["data"], own, clip=1.0, alike={axis: ["u"]})
     with pytest.raises(ArgumentError, match=r"'w' is not alike on ranks \[0, 1\] of axis 'pipe'"):

@@ -202,7 +202,7 @@ class Shards:
         known = {name for names, _ in every for name in names}
         if unknown := sorted({name for _, listed in every for name in listed} - known):
             what = choices(unknown[0], sorted(known))
-            raise ArgumentError(f"Sharded: alike= names {unknown[0]!r}, which is no parameter; {what}")
+            raise ArgumentError(f"Sharded: alike= names {unknown[0]!r}, which is not a parameter; {what}")
         self.axes = [*found[0].axes.values()]
         return found[0]
     def _said(self, parameters: Any, units: Any) -> dict[str, Any]:
