@@ -225,6 +225,10 @@ def wrong(comm: Any) -> None:
     state = sharded.state_dict()
     other = {**state, "kind": "other/1"}
     refused(ArgumentError, "'other/1', which is unknown here", lambda: sharded.load_state_dict(other))
+    torn = {**state, "arrays": {}} if last else state
+    refused(ArgumentError, rf"the state has 0 of \d+ elements .* \(on rank {comm.size - 1}\)",
+            lambda: sharded.load_state_dict(torn))  # fmt: skip
+    sharded.step(good)  # all go on
     if comm.size > 1:
         alone = Sharded(Adam(), comm.split(comm.rank), start())
         refused(ArgumentError, "give the states of all ranks", lambda: alone.load_state_dict(state))

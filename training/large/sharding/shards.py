@@ -117,6 +117,9 @@ class Shards:
     def _read(self, names: Sequence[str], gradients: Mapping[str, Any]) -> Array:
         """These arrays in a vector."""
         whole = np.zeros(self.flat.count(names), self.flat.dtype)
+        if all(gradients.get(name) is not None for name in names):
+            self.flat.read(names, whole, gradients)
+            return whole
         ends = np.cumsum([0, *(self.flat.sizes[name] for name in names)])
         for name, begin, end in zip(names, ends, ends[1:], strict=False):
             if gradients.get(name) is not None:
@@ -233,7 +236,16 @@ class Shards:
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on from `state_dict()`: this rank's; or those of all ranks, in order, of a group of any size and stage.
 
-        All ranks call it.  The parameters become those of the state.
+        All ranks call it.  The parameters become those of the state.  ArgumentError on all ranks, of which none has
+        changed anything, if one cannot take its state.
         """
-        states.load(self, [saved] if isinstance(saved, dict) else [*saved])
+        given, wrong = [saved] if isinstance(saved, dict) else [*saved], ""
+        try:
+            found = states.found(self, given)
+        except ArgumentError as error:
+            wrong = str(error)
+        self._tell(wrong)
+        for vector, where, part in found:
+            vector[where] = part
+        self.steps = int(given[0]["step"])
         self._spread()
