@@ -91,12 +91,12 @@ class Flat:
             self.arrays[name][...] = part
 
     def piece(self, name: str, first: int, count: int) -> Array:
-        """So many elements of an array, as the vector has them."""
-        return np.ravel(self.arrays[name])[first : first + count].astype(self.dtype)
+        """So many elements of an array, as the vector has them; to be read."""
+        return np.ravel(self.arrays[name])[first : first + count].astype(self.dtype, copy=False)
 
     def rounded(self, name: str, part: Array) -> Array:
         """What is read again after `part` was written into this array."""
-        return part.astype(self.arrays[name].dtype).astype(self.dtype)
+        return part.astype(self.arrays[name].dtype, copy=False).astype(self.dtype, copy=False)
 
     def forget(self) -> None:
         """Keep names, shapes and sizes, and no array."""

@@ -438,6 +438,12 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Renewing):
             self.reporter.give_up(exc[1])  # after which close raises nothing
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a communicator, or what holds one (a Mesh, a layer that is cut, an optimizer of hocket's), can be neither "
+            "pickled nor deep-copied: keep its state_dict() or its arrays, and make it anew with a communicator"
+        )
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: rank {self.rank} of {self.size}>"
 

@@ -43,11 +43,11 @@ class Flight:
     at: tuple[int, int]
     """Counts and steps when it began."""
     members: tuple[Any, ...] = ()
-    wrong: str = ""
-    """What this rank's parameters are that they were not at the beginning: replaced, thawed, added."""
     weights: tuple[float, ...] = ()
     bytes: int = 0
     seconds: float = 0.0
     exposed: float = 0.0
     ended: Future[None] | None = None
     """None: in the caller's thread, which has waited for it."""
+    wrong: str = ""
+    """What this rank's parameters are that they were not at the beginning: replaced, thawed, added."""

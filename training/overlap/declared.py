@@ -48,6 +48,8 @@ class Declared:
         self.comm, self.settings = comm, settings
         self._lock = threading.Condition()
         self._gradients: dict[str, Gradient] = {}
+        self._all: list[Gradient] = []
+        """The same, in order."""
         self._lanes: list[Lane] = []
         self._carriers: list[Carrier] = []
         self._loaded: Sequence[Any] | None = None
@@ -73,6 +75,7 @@ class Declared:
             if self.settings.method is not None and not on_host(like):
                 raise self._ended(ArgumentError(f"declare({name!r}): {ON_GPU.format(like.device)}"))
             self._gradients[name] = Gradient(len(self._gradients), tensor, like)
+            self._all.append(self._gradients[name])
 
     def seal(self) -> None:
         with self._lock:
@@ -93,10 +96,6 @@ class Declared:
         urgency = list(dict.fromkeys([*named, *range(len(every))]))
         self._deal(urgency, [*reversed(range(len(every)))])
         self._recording = Recording() if isinstance(settings.order, str) and settings.order in RECORDED else None
-
-    @property
-    def _all(self) -> list[Gradient]:
-        return list(self._gradients.values())
 
     def _deal(self, urgency: Sequence[int], made: Sequence[int]) -> None:
         every = self._all
@@ -154,7 +153,7 @@ class Declared:
             for gradient in self._all:
                 gradient.fresh = False
             for lane in self._lanes:
-                lane.next = 0
+                lane.begin()
             self._steps += 1
             if self._recording is not None and self._steps == 2:
                 self._follow_record(self._recording)
@@ -239,7 +238,7 @@ class Declared:
         every = self._all
         try:
             for lane in self._lanes:
-                while (sent := lane.due(every)) is not None:
+                while (sent := lane.due()) is not None:
                     sent.issue(every, lane.carrier)
                     lane.next += 1
                     now = time.perf_counter()

@@ -34,11 +34,11 @@ class Sent:
         self.unit = unit
         self.buffer: Any = None
         self.work: Any = None
-
-    @property
-    def tensors(self) -> list[int]:
+        self.tensors = (*(piece.tensor for piece in unit.pieces), *unit.told)
         """Whose elements it sends, and of which tensors it tells whether they were ready."""
-        return [*(piece.tensor for piece in self.unit.pieces), *self.unit.told]
+        self.needs = frozenset(self.tensors)
+        self.missing = len(self.needs)
+        """How many of them are not ready since the last `step`."""
 
     def issue(self, every: Sequence[Gradient], carrier: Carrier) -> None:
         """Begin to average it, behind its last call, which nobody has waited for if it has no tensor's elements."""
@@ -73,12 +73,17 @@ class Lane:
         self.carrier, self.next = carrier, 0
         self.units = [Sent(unit) for unit in row]
 
-    def due(self, every: Sequence[Gradient]) -> Sent | None:
+    def due(self) -> Sent | None:
         """The next unit, if its tensors are ready here."""
-        if self.next == len(self.units):
+        if self.next == len(self.units) or self.units[self.next].missing:
             return None
-        sent = self.units[self.next]
-        return sent if all(every[i].fresh for i in sent.tensors) else None
+        return self.units[self.next]
+
+    def begin(self) -> None:
+        """The next step: nothing is ready."""
+        self.next = 0
+        for sent in self.units:
+            sent.missing = len(sent.needs)
 
 
 class Gradient:
@@ -88,6 +93,8 @@ class Gradient:
         self.place, self.tensor, self.like, self.shape = place, tensor, like, tuple(like.shape)
         self.sent: list[tuple[Sent, int, int, int]] = []
         """Its units, where in their memory its piece begins, and which elements these are."""
+        self.units: list[Sent] = []
+        """Those, and the one that tells of it."""
         self.told: tuple[Sent, int] | None = None
         """Where it is told how many ranks made it ready."""
         self.array: Any = None
@@ -111,6 +118,8 @@ class Gradient:
     def take(self, array: Any, own: bool) -> None:
         """It is ready, or zeros stand for it."""
         self.array, self.own, self.fresh, self.left = array, own, True, len(self.sent) + 1
+        for sent in self.units:
+            sent.missing -= 1
         self.flat, self.there, self.unused = array.reshape(-1), False, False
         self.times = [time.perf_counter(), 0.0, 0.0, 0.0]
 
@@ -167,7 +176,7 @@ class Gradient:
 def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:
     """Tell each gradient where it travels, and give buckets their memory."""
     for gradient in every:
-        gradient.sent = []
+        gradient.sent, gradient.units = [], []
     for sent in (sent for lane in lanes for sent in lane.units):
         at = 0
         for tensor, begin, end in sent.unit.pieces:
@@ -175,6 +184,8 @@ def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:
             at += end - begin
         for i, tensor in enumerate(sent.unit.told):
             every[tensor].told = sent, at + i
+        for tensor in sent.needs:
+            every[tensor].units.append(sent)
         if sent.unit.bucket:
             sent.buffer = empty(every[sent.tensors[0]].like, at + len(sent.unit.told))
 

@@ -18,7 +18,7 @@ from hocket.training.norm import norm
 from support.worlds import same
 
 Arrays = dict[str, Any]
-STEPS = 4
+STEPS = 3
 MESHES: list[dict[str, int]] = [
     {"data": 1}, {"data": 2}, {"data": 3}, {"data": 4}, {"data": 1, "tensor": 2}, {"data": 1, "tensor": 3},
     {"data": 1, "pipe": 2}, {"data": 2, "tensor": 2}, {"data": 2, "pipe": 2}, {"pipe": 2, "tensor": 2, "data": 1},
@@ -107,7 +107,8 @@ def law(comm: Any, axes: dict[str, int]) -> None:
     told = {axis: names for axis, names in ALIKE.items() if axis in axes}
     for kind in KINDS:
         for clip in (None, 0.5):
-            for optimizer in (Adam(lr=0.1, decay=0.01), SGD(lr=0.1, momentum=0.9)):
+            optimizers = (Adam(lr=0.1, decay=0.01), SGD(lr=0.1, momentum=0.9))
+            for optimizer in optimizers if kind.startswith("none") else optimizers[:1]:
                 wanted = mine(mesh, alone(data, whole_model(stages, parts), optimizer, clip, kind))
                 for stage in (1, 2, 3):
                     model = whole_model(stages, parts)
@@ -230,7 +231,7 @@ def pipelines_and_experts_tell(comm: hocket.Communicator) -> None:
     Experts(mesh["data"], [expert])
     with pytest.raises(ArgumentError, match="'scale' is cut among the ranks that average"):
         Sharded(SGD(lr=1), mesh["data"], expert.parameters)
-    for axis, wanted in (("tensor", "the axis 'tensor' of no mesh"), ("pipe", "names 'u', which is no parameter")):
+    for axis, wanted in (("tensor", "the axis 'tensor' of no mesh"), ("pipe", "names 'u', which is not a parameter")):
         with pytest.raises(ArgumentError, match=wanted):
             Sharded(SGD(lr=1), mesh["data"], own, clip=1.0, alike={axis: ["u"]})
     with pytest.raises(ArgumentError, match=r"'w' is not alike on ranks \[0, 1\] of axis 'pipe'"):

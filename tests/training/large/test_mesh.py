@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pathlib
+import pickle
 import signal
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.system.namespaces import hosts as namespaces
-from hocket.training import Mesh, Scheduler
+from hocket.torch.training import tensor as of_torch
+from hocket.training import ColumnParallel, Experts, LocalSGD, Mesh, Scheduler
 from hocket.training.large.mesh.placing import placed
 from support.elastic_ranks import BEGIN, said
 from support.faulty import facts
@@ -257,3 +262,23 @@ def test_a_rank_lost_in_a_pipeline_is_named_and_its_replica_is_out() -> None:
     assert not hasattr(Exception, "add_note") or any("lost are data 1, pipe 1" in note for note in notes)
     assert [row["at"] for row in rows] == [{"data": 0, "pipe": 0}, {"data": 0, "pipe": 1}, {}]
     assert [row["loss"] for row in rows] == [None, 64.0, None]
+
+
+def test_what_holds_a_communicator_says_that_it_cannot_be_copied() -> None:
+    """A shallow copy has the same one; what a loop keeps beside it can be copied."""
+
+    def program(comm: hocket.Communicator) -> None:
+        mesh, w = Mesh(comm, {"data": 1, "tensor": 2}), np.ones((2, 2))
+        layer = ColumnParallel(w, None, mesh["tensor"])
+        module = of_torch.RowParallel(torch.nn.Linear(2, 2), mesh["tensor"])
+        held = (comm, mesh, mesh["tensor"], layer, module, Experts(comm, [layer]), LocalSGD(comm, {"w": w}, every=2))
+        for each in held:
+            for call in (copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match=r"neither pickled nor deep-copied: keep its state_dict\(\)"):
+                    call(each)
+        for each in (mesh["tensor"], copy.copy(mesh["tensor"]), copy.copy(mesh)["tensor"]):
+            assert each.allreduce(1) == 2 and each.name == "tensor"
+        assert copy.deepcopy(layer.parameters)["weight"].shape == (2, 1)
+        assert copy.deepcopy(module.state_dict()).keys() == {"weight", "bias"}
+
+    hocket.local_world(2).run(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import SGD, Adagrad, Adam, Mesh, Sharded
 from hocket.training.norm import norm
+from support import old_states
 from support.quadratic import gradient, start
 from support.worlds import same, spread
 
@@ -223,6 +225,10 @@ def wrong(comm: Any) -> None:
     state = sharded.state_dict()
     other = {**state, "kind": "other/1"}
     refused(ArgumentError, "'other/1', which is unknown here", lambda: sharded.load_state_dict(other))
+    torn = {**state, "arrays": {}} if last else state
+    refused(ArgumentError, rf"the state has 0 of \d+ elements .* \(on rank {comm.size - 1}\)",
+            lambda: sharded.load_state_dict(torn))  # fmt: skip
+    sharded.step(good)  # all go on
     if comm.size > 1:
         alone = Sharded(Adam(), comm.split(comm.rank), start())
         refused(ArgumentError, "give the states of all ranks", lambda: alone.load_state_dict(state))
@@ -282,3 +288,24 @@ def test_a_norm_does_not_depend_on_the_cut(kind: Any) -> None:
     assert norm(x[:0]) == 0 == norm(np.zeros(3, kind))
     assert norm(np.full(7, 1e-30, kind)) == pytest.approx(7**0.5 * float(kind(1e-30)), rel=1e-6)
     assert np.isnan(norm(np.array([1, np.nan, np.inf], kind))) and norm(np.array([1, -np.inf], kind)) == np.inf
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_an_earlier_version_saved_is_read(stage: int) -> None:
+    """Stage 2 on two ranks, after 3 steps: 3 more end as they did there, in each stage."""
+    file = pathlib.Path(__file__).parent / "states" / "sharded-1.npz"
+
+    def program(comm: hocket.Communicator) -> None:
+        saved = old_states.read(file)
+        theta = {name: np.zeros_like(x) for name, x in saved[0]["end"].items()}
+        sharded = Sharded(Adam(lr=0.1, decay=0.01), comm, theta, stage=stage, clip=0.5)
+        sharded.load_state_dict([each["state"] for each in saved])
+        for step in range(3, 6):
+            moved = np.float32((comm.rank + 1) * (step % 3 - 1) / 8)
+            sharded.step({name: np.float32(0.1) * x + moved for name, x in parameters(sharded, theta).items()})
+        for name, x in parameters(sharded, theta).items():
+            np.testing.assert_allclose(x, saved[0]["end"][name], rtol=1e-6)
+        with pytest.raises(ArgumentError, match="of 'sharded/2', which is unknown here; known: sharded/1"):
+            sharded.load_state_dict({**saved[0]["state"], "kind": "sharded/2"})
+
+    hocket.local_world(2).run(program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 import hocket
 from hocket.errors import ArgumentError
-from hocket.training import DiLoCo, LocalSGD, NoLoCo, SparseLoCo, StreamingDiLoCo
+from hocket.training import DiLoCo, LocalSGD, Momentum, NoLoCo, Outer, PostLocalSGD, SparseLoCo, StreamingDiLoCo
+from support import old_states
 from support.quadratic import F, flat, inner, start
 from support.worlds import same, spread
 
@@ -168,3 +170,44 @@ def test_states_that_do_not_fit() -> None:
         assert outer.rounds == 2 and outer.phi.dtype == F
 
     hocket.local_world(3).run(program)
+
+
+OLD: dict[str, Any] = {
+    "local_sgd": lambda comm, theta: LocalSGD(comm, theta, every=2, weight="count"),
+    "post_local_sgd": lambda comm, theta: PostLocalSGD(comm, theta, start=2, every=2),
+    "diloco": lambda comm, theta: DiLoCo(comm, theta, every=2, momentum=0.5, send="int8"),
+    "streaming_diloco": lambda comm, theta: StreamingDiLoCo(comm, theta, every=4, fragments=2, delay=1, momentum=0.5),
+    "sparseloco": lambda comm, theta: SparseLoCo(comm, theta, every=2),
+    "noloco": lambda comm, theta: NoLoCo(comm, theta, every=2),
+    "outer": lambda comm, theta: Outer(comm, theta, rule=Momentum(0.5, 0.5), every=3),
+}
+
+
+@pytest.mark.parametrize("file", sorted(pathlib.Path(__file__).parent.glob("states/*.npz")), ids=lambda file: file.stem)
+def test_what_an_earlier_version_saved_is_read(file: pathlib.Path) -> None:
+    """On two ranks after 5 steps, with a round under way where there is a delay: 5 more end as they did there."""
+    name, saved = file.stem.rsplit("-", 1)[0], old_states.read(file)
+
+    def program(comm: hocket.Communicator) -> None:
+        mine = saved[comm.rank]
+        theta = mine["theta"]
+        outer = OLD[name](comm, theta)
+        before = {each: x.copy() for each, x in old_states.read(file)[comm.rank]["theta"].items()}
+        put_back(theta, before)
+        outer.load_state_dict(mine["state"])
+        for step in range(5, 10):
+            for x in theta.values():
+                x -= np.float32(0.1) * x + np.float32((comm.rank + 1) * (step % 3 - 1) / 8)
+            outer.step(*([comm.rank + 1] if outer.weight == "count" else []))
+        outer.finish()
+        for each, x in theta.items():
+            np.testing.assert_allclose(x, mine["end"][each], rtol=1e-6, err_msg=each)
+        newer = {**mine["state"], "kind": f"{name}/2"}
+        with pytest.raises(ArgumentError, match=f"of version '{name}/2', which is unknown here; known: {name}/1"):
+            outer.load_state_dict(newer)
+
+    hocket.local_world(2).run(program)
+
+
+def test_there_is_a_state_of_each_loop() -> None:
+    assert {file.stem for file in pathlib.Path(__file__).parent.glob("states/*-1.npz")} == {f"{name}-1" for name in OLD}

@@ -480,3 +480,27 @@ def test_a_lost_rank_is_named_by_all(transport: str, seed: int) -> None:
         if rank != dead:
             assert heard["ranks"] == [dead] and heard["text"].startswith("layer"), heard
             assert heard["at"] - told[dead]["at"] < 3.0, heard
+
+
+@pytest.mark.parametrize("order", ["priority", "fifo"])
+def test_a_step_takes_time_by_the_number_of_tensors(order: str) -> None:
+    """And not by its square: 8 times as many take 8 times as long, not 64."""
+
+    def seconds(comm: hocket.Communicator, count: int) -> float:
+        scheduler, array = Scheduler(comm, order=order), {f"t{i}": np.ones(2, np.float32) for i in range(count)}
+        for name, each in array.items():
+            scheduler.declare(name, each)
+        best = 1e9
+        for _ in range(3):
+            began = time.thread_time()
+            for name in reversed(array):
+                scheduler.ready(name, array[name])
+            scheduler.step()
+            for name in array:
+                scheduler.wait(name)
+            best = min(best, time.thread_time() - began)
+        return best
+
+    with hocket.local_world(1) as world:
+        few, many = (world.run(lambda comm, count=count: seconds(comm, count))[0] for count in (400, 3200))
+    assert many < 24 * few, (few, many)

@@ -36,6 +36,8 @@ class Axis:
         self.transport, self.codec = transport, codec
 
     def __getattr__(self, name: str) -> Any:
+        if name == "comm" or name.startswith("__"):  # copy and pickle ask before there is one
+            raise AttributeError(name)
         attribute = getattr(self.comm, name)
         if name in SAME:
             return lambda *args, **how: self._of(attribute(*args, **how), self.codec)

@@ -117,6 +117,9 @@ class Shards:
     def _read(self, names: Sequence[str], gradients: Mapping[str, Any]) -> Array:
         """These arrays in a vector."""
         whole = np.zeros(self.flat.count(names), self.flat.dtype)
+        if all(gradients.get(name) is not None for name in names):
+            self.flat.read(names, whole, gradients)
+            return whole
         ends = np.cumsum([0, *(self.flat.sizes[name] for name in names)])
         for name, begin, end in zip(names, ends, ends[1:], strict=False):
             if gradients.get(name) is not None:
@@ -202,7 +205,7 @@ class Shards:
         known = {name for names, _ in every for name in names}
         if unknown := sorted({name for _, listed in every for name in listed} - known):
             what = choices(unknown[0], sorted(known))
-            raise ArgumentError(f"Sharded: alike= names {unknown[0]!r}, which is no parameter; {what}")
+            raise ArgumentError(f"Sharded: alike= names {unknown[0]!r}, which is not a parameter; {what}")
         self.axes = [*found[0].axes.values()]
         return found[0]
     def _said(self, parameters: Any, units: Any) -> dict[str, Any]:
@@ -233,7 +236,16 @@ class Shards:
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on from `state_dict()`: this rank's; or those of all ranks, in order, of a group of any size and stage.
 
-        All ranks call it.  The parameters become those of the state.
+        All ranks call it.  The parameters become those of the state.  ArgumentError on all ranks, of which none has
+        changed anything, if one cannot take its state.
         """
-        states.load(self, [saved] if isinstance(saved, dict) else [*saved])
+        given, wrong = [saved] if isinstance(saved, dict) else [*saved], ""
+        try:
+            found = states.found(self, given)
+        except ArgumentError as error:
+            wrong = str(error)
+        self._tell(wrong)
+        for vector, where, part in found:
+            vector[where] = part
+        self.steps = int(given[0]["step"])
         self._spread()

@@ -36,16 +36,13 @@ def saved(shards: Shards) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load(shards: Shards, given: Sequence[dict[str, Any]]) -> None:
-    """Fill the shards, after every part was found."""
+def found(shards: Shards, given: Sequence[dict[str, Any]]) -> list[tuple[Array, slice, Array]]:
+    """What goes where: a vector, its elements, and what they become."""
     _check(shards, given)
-    parts = [
+    return [
         (vector, piece.shard, _part(given, what, piece.name, piece.first, piece.shard.stop - piece.shard.start))
         for what, vector in shards.vectors.items() for piece in pieces(shards.flat, shards.units, shards.comm.rank)
     ]  # fmt: skip
-    for vector, where, part in parts:
-        vector[where] = part
-    shards.steps = int(given[0]["step"])
 
 
 def _part(given: Sequence[dict[str, Any]], what: str, name: str, first: int, count: int) -> Array:
