@@ -62,8 +62,9 @@ lint: $(VENV)/test.stamp
 	$(BIN)/mypy
 
 # What `make test` leaves out, as others show nearly as much (other sizes, transports, MPIs and examples), and 10^6 schedules
-# of the decree: half an hour.
+# of the decree: half an hour.  As root on Debian it installs Slurm where that is not here.
 test-more: $(VENV)/test.stamp | $(IMPI)
+	@command -v slurmctld > /dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq slurm-wlm munge > /dev/null
 	$(PYTEST) -m more --workers 4 --durations 20
 
 # The core's tests on other CPythons, those of PYTHONS that are here; as root python3.14 comes from Debian sid where debootstrap
