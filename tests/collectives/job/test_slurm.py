@@ -1,4 +1,4 @@
-"""Real srun: three slurmd on this machine, whose nodes n1 to n3 have an address of the loopback each.  `make test-more`."""
+"""Real srun: three slurmd on this machine, whose nodes n1 to n3 have a loopback address each (make test-more)."""
 
 from __future__ import annotations
 
