@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from hocket.errors import ArgumentError
 from hocket.observe.clocks import Ping
+from hocket.observe.words import printable
 from hocket.recording import NotARecording, Part, Recorded, read
 
 MOST_PINGS = 1 << 26
@@ -52,14 +53,16 @@ def collect(path: str, job: str | None = None) -> Folder:
         except OSError as why:
             folder.refused[name] = f"it cannot be read: {why.strerror}"
     jobs = sorted({each.facts.job for each in folder.recorded})
+    told = ", ".join(map(printable, jobs))
     if job is not None and jobs:
         if job not in jobs:
-            raise ArgumentError(f"{path!r} has no recordings of job {job}; of {', '.join(jobs)}")
+            raise ArgumentError(f"{path!r} has no recordings of job {job}; of {told}")
         folder.recorded, jobs = [each for each in folder.recorded if each.facts.job == job], [job]
     if not jobs:
-        raise ArgumentError(f"{path!r} has no recordings" + "".join(f"; {n}: {w}" for n, w in folder.refused.items()))
+        left = "".join(f"; {printable(name)}: {text}" for name, text in folder.refused.items())
+        raise ArgumentError(f"{path!r} has no recordings{left}")
     if len(jobs) > 1:
-        raise ArgumentError(f"{path!r} has recordings of several jobs ({', '.join(jobs)}): say which: --job")
+        raise ArgumentError(f"{path!r} has recordings of several jobs ({told}): say which: --job")
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -32,7 +33,8 @@ def answer(number: int, frame: FrameType | None) -> None:
     """The handler."""
     for own in list(_own):
         try:
-            path = os.path.join(dump.folder(), f"{own.job}-rank{own.rank}-asked-{time.time_ns():x}.txt")
+            job = re.sub(r"\W", "_", own.job)  # rank 0's word, which must not lead out of the folder
+            path = os.path.join(dump.folder(), f"{job}-rank{own.rank}-asked-{time.time_ns():x}.txt")
             dump.write(path, partial(_last, own.job))
             log.warning("what the ranks on %s did last: %s", os.uname().nodename, path)
         except OSError as why:

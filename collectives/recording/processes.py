@@ -30,10 +30,11 @@ class Found(NamedTuple):
     """Of its ranks."""
 
 
-def recorders(job: str | None = None, among: Iterable[int] | None = None) -> list[Found]:
-    """All that can be read: of this job, and held by one of these processes, if any are named.
+def recorders(job: str | None = None, among: Iterable[int] | None = None, others: bool = False) -> list[Found]:
+    """All of this user's: of this job, and held by one of these processes, if any are named.
 
-    Cost: a look at each descriptor of this user's processes; a tenth of a millisecond each.
+    `others`: other users' too, whom nobody should trust; root alone can.  Cost: a look at each descriptor of the
+    processes; a tenth of a millisecond each.
     """
     holders: dict[tuple[int, int], list[tuple[int, str]]] = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()) if among is None else set(among):
@@ -42,6 +43,8 @@ def recorders(job: str | None = None, among: Iterable[int] | None = None) -> lis
                 link = os.readlink(path)
                 if link == memory.LINK or link.endswith(memory.TRACE_END):
                     about = os.stat(path)
+                    if about.st_uid != os.geteuid() and not others:
+                        continue
                     holders.setdefault((about.st_dev, about.st_ino), []).append((pid, path))
     processes = [each for held in holders.values() if (each := _read(held, job)) is not None and each.parts]
     traced = {(part.facts.job, part.facts.rank) for each in processes for part in each.parts if part.facts.traced}
@@ -61,7 +64,7 @@ def _descriptors(pid: int) -> list[str]:
 def _read(held: list[tuple[int, str]], job: str | None) -> Found | None:
     for _, path in held:
         with contextlib.suppress(OSError, NotARecording):
-            parts = [part for part in _parts(path) if job is None or part.facts.job == job]
+            parts = _parts(path, job)
             owner = next((pid for pid, _ in held if parts and parts[0].facts.pid == _own_number(pid)), None)
             return Found(owner, "dead" if owner is None else state(owner), parts)
     return None
@@ -80,11 +83,11 @@ def without_one(processes: list[Found]) -> list[int]:
     return unseen
 
 
-def _parts(path: str) -> list[Recorded]:
+def _parts(path: str, job: str | None) -> list[Recorded]:
     """Copied, as nobody can be sure that a mapping of another's file stays as long as it is."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        return read(Part(fd), NEWEST) if os.fstat(fd).st_uid == os.geteuid() or os.geteuid() == 0 else []
+        return read(Part(fd), NEWEST, job)
     finally:
         os.close(fd)
 

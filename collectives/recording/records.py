@@ -64,6 +64,9 @@ HEADS_AT, ABOUT_AT, ABOUT, RINGS = 4096, 8192, 1024, 64
 MOST_TEXTS, MOST_RECORDS = 64 << 20, 1 << 24
 """Bytes of texts, and records of a ring, that are read at most."""
 LONGEST_TEXT = 4096
+MOST_LINES = 1 << 18
+MOST_BYTES = 256 << 20
+"""Of all rings of a file that has not as many bytes of the disk: a file of somebody else's may be sparse."""
 """Characters of a text that are kept."""
 MOST_MEMBERS = 600
 """Characters in which the members of a communicator are told, if they can be."""
@@ -153,6 +156,9 @@ class What:
     """The line of the user's program that made it first."""
 
 
+NOTHING = What()
+
+
 @dataclass(frozen=True)
 class Ring:
     """What one engine recorded; or the rank itself: `kind` "rank"."""
@@ -190,14 +196,15 @@ class Recorded:
 
     def what(self, number: int) -> What:
         """A line of the table; an empty one if it is not there."""
-        return self.table.get(number, What())
+        return self.table.get(number, NOTHING)
 
 
-def read(data: Any, newest: int = MOST_RECORDS) -> list[Recorded]:
+def read(data: Any, newest: int = MOST_RECORDS, job: str | None = None) -> list[Recorded]:
     """Every rank's part of one process's recorder: of a file's bytes, a mapping, or a `Part`; it may still change.
 
-    `newest`: records of each ring at most.  Nothing in it is believed: what is out of bounds is left out.  Raises
-    NotARecording.
+    `newest`: records of each ring at most.  `job`: ranks of this one alone; where there is none, no more is read than
+    the rings' heads.  Nothing in it is believed: what is out of bounds, and a ring on another's place, is left out.
+    Raises NotARecording.
     """
     size = len(data)
     if size < HEADS_AT + RINGS * RING.itemsize:
@@ -207,24 +214,46 @@ def read(data: Any, newest: int = MOST_RECORDS) -> list[Recorded]:
         raise NotARecording("it does not begin as hocket's recordings do")
     if int(head["version"]) != VERSION:
         raise NotARecording(f"it is of version {int(head['version'])} of the format; this hocket reads {VERSION}")
+    claimed = _array(data, RING, HEADS_AT, RINGS)["claimed"][: int(head["rings"])]
+    abouts = {number: _about(data, number) for number in np.flatnonzero(claimed).tolist()}
+    if job is not None:
+        abouts = {number: about for number, about in abouts.items() if _text(about.get("job")) == job}
+    if not abouts:
+        return []
     lines = _lines(data, int(head["texts_at"]), min(int(head["texts"]), int(head["texts_room"]), MOST_TEXTS))
     table, ranks = dict(enumerate(map(_what, lines))), dict[tuple[int, str], Recorded]()
-    claimed = _array(data, RING, HEADS_AT, RINGS)["claimed"][: int(head["rings"])]
-    for number in np.flatnonzero(claimed).tolist():
-        at = ABOUT_AT + number * ABOUT
-        about = _parsed(bytes(data[at : at + ABOUT]).partition(b"\n")[0])
+    places = Places(max(MOST_BYTES, getattr(data, "stored", size)))
+    for number, about in abouts.items():
         owner = _whole(about.get("rank")), _text(about.get("job"))
         if owner not in ranks:
             ranks[owner] = Recorded(_facts(head, about), table)
-        ranks[owner].rings.append(_ring(about, *_newest(data, number, newest)))
+        ranks[owner].rings.append(_ring(about, *_newest(data, number, newest, places)))
     return list(ranks.values())
+
+
+class Places:
+    """Where a file's rings lie: each on a place of its own, and not more bytes together than this."""
+
+    def __init__(self, most: int) -> None:
+        self._left, self._taken = most, list[tuple[int, int]]()
+
+    def take(self, at: int, room: int, count: int) -> bool:
+        """Is there a ring of `room` bytes, of which `count` are read?"""
+        if count > self._left or any(at < end and begin < at + room for begin, end in self._taken):
+            return False
+        self._left -= count
+        self._taken.append((at, at + room))
+        return True
 
 
 class Part:
     """A file that is read piece by piece: it may be long, and be cut short meanwhile."""
 
     def __init__(self, fd: int) -> None:
-        self._fd, self._size = fd, os.fstat(fd).st_size
+        status = os.fstat(fd)
+        self._fd, self._size = fd, status.st_size
+        self.stored = status.st_blocks * 512
+        """Bytes of the disk, or of memory, that it takes."""
 
     def __len__(self) -> int:
         return self._size
@@ -243,7 +272,7 @@ def _lines(data: Any, at: int, used: int) -> list[dict[str, Any]]:
     """The table.  Line 0 stands for nothing."""
     if not 0 < at <= at + used <= len(data):
         return []
-    return [_parsed(line) for line in bytes(data[at : at + used]).split(b"\n")[:-1]]
+    return [_parsed(line) if line else {} for line in bytes(data[at : at + used]).split(b"\n", MOST_LINES)[:-1]]
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
@@ -252,6 +281,11 @@ def _parsed(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _about(data: Any, number: int) -> dict[str, Any]:
+    at = ABOUT_AT + number * ABOUT
+    return _parsed(bytes(data[at : at + ABOUT]).partition(b"\n")[0])
 
 
 def _text(value: Any) -> str:
@@ -263,6 +297,8 @@ def _whole(value: Any) -> int:
 
 
 def _what(line: dict[str, Any]) -> What:
+    if not line:
+        return NOTHING
     text, collective, algorithm, over = (_text(line.get(k)) for k in ("text", "collective", "algorithm", "transports"))
     nbytes, fingerprint = _whole(line.get("bytes")), _whole(line.get("fingerprint"))
     return What(text, collective, algorithm, over, nbytes, fingerprint, _text(line.get("site")))
@@ -308,13 +344,15 @@ def unshortened(text: str) -> tuple[int, ...]:
     return tuple(rank for run in runs for rank in range(run[0], run[-1] + 1))
 
 
-def _newest(data: Any, number: int, most: int) -> tuple[NDArray[Any], int]:
+def _newest(data: Any, number: int, most: int, places: Places) -> tuple[NDArray[Any], int]:
     """A ring's records in the order in which they were written, and how many are lost."""
     ring = _array(data, RING, HEADS_AT, RINGS)[number]
     at, room, written = int(ring["at"]), int(ring["room"]), int(ring["written"]) // RECORD.itemsize
     if not 0 < room <= MOST_RECORDS or at + room * RECORD.itemsize > len(data):
         return np.empty(0, RECORD), 0
     count = min(written, room, most)
+    if not places.take(at, room * RECORD.itemsize, count * RECORD.itemsize):
+        return np.empty(0, RECORD), written
     first = (written - count) % room
     ahead = min(count, room - first)  # records before the ring begins again
     pieces = [_array(data, RECORD, at + first * RECORD.itemsize, ahead), _array(data, RECORD, at, count - ahead)]

@@ -42,6 +42,27 @@ def test_a_rank_that_waits_answers_and_goes_on(tmp_path: Path) -> None:
     assert Path(path[1]).stat().st_mode & 0o777 == 0o600 and "has finished call 1" in text
 
 
+def test_the_jobs_name_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    """Rank 0 draws it, and the others believe it."""
+    source = """
+        import os, signal, sys
+        sys.modules["secrets"] = secrets = __import__("secrets")
+        draw = secrets.token_hex
+        secrets.token_hex = lambda n=None: "../../outside" if os.environ["HOCKET_RANK"] == "0" and n == 6 else draw(n)
+        import hocket
+        comm = hocket.init()
+        comm.barrier()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        comm.barrier()
+        print(comm.recorder()._own.job)
+    """
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    assert run(2, source, stay=False, TMPDIR=str(folder), XDG_RUNTIME_DIR="") == ["../../outside\n"] * 2
+    assert len(list(folder.glob("hocket-events-*/*outside-rank*"))) == 2
+    assert not list(tmp_path.glob("**/outside*"))
+
+
 OWN = """
 import os, signal
 heard = []

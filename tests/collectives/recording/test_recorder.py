@@ -79,7 +79,7 @@ def test_a_long_wait_names_who_is_waited_for() -> None:
         comm.allreduce(x)
         for work in (False, True):
             if comm.rank == 2:
-                time.sleep(0.05)
+                time.sleep(0.2)
             done = comm.allgather(x, async_op=work)
             if work:
                 done.wait()

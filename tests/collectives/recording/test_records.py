@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hocket.collectives.recording import processes, records
 from hocket.collectives.recording.records import (
     ABOUT_AT,
     HEAD,
@@ -19,6 +21,7 @@ from hocket.collectives.recording.records import (
     RING,
     RINGS,
     VERSION,
+    Part,
     shortened,
     unshortened,
 )
@@ -85,6 +88,68 @@ def test_scribbles_do_no_harm(changes: list[tuple[int, bytes]]) -> None:
     except NotARecording:
         return
     assert sum(len(ring.records) for rank in ranks for ring in rank.rings) <= ROOM * RINGS * len(ranks)
+
+
+def test_rings_on_one_place_are_read_once_and_a_sparse_file_is_bounded(tmp_path: Path) -> None:
+    """A file of 28 KiB on the disk may say that it has gigabytes of records."""
+    data = recording(21)
+    rings = np.frombuffer(data, RING, RINGS, HEADS_AT)
+    rings[1], rings[2] = rings[0], rings[0]
+    rings["at"][2] += RECORD.itemsize
+    np.frombuffer(data, HEAD, 1)["rings"] = 3
+    for number in (1, 2):
+        data[ABOUT_AT + number * 1024 :][:1024] = data[ABOUT_AT : ABOUT_AT + 1024]
+        about = json.dumps({**ABOUT, "comm": f"c{number}"}).encode() + b"\n"
+        data[ABOUT_AT + number * 1024 : ABOUT_AT + number * 1024 + len(about)] = about
+    (rank,) = read(data)
+    assert [len(ring.records) for ring in rank.rings] == [ROOM, 0, 0] and rank.rings[1].lost == 21
+
+    room = 1 << 23  # a ring of 256 MiB is as many as there are bytes for, without any on the disk
+    rings["at"], rings["room"], rings["written"] = RINGS_AT, room, room * RECORD.itemsize
+    rings["at"][1] = RINGS_AT + room * RECORD.itemsize
+    path = tmp_path / "sparse"
+    path.write_bytes(data[:RINGS_AT])
+    with path.open("r+b") as file:
+        file.truncate(RINGS_AT + 2 * room * RECORD.itemsize)
+        (rank,) = read(Part(file.fileno()), newest=room - 1)
+        assert [len(ring.records) for ring in rank.rings] == [room - 1, 0, 0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is needed")
+def test_root_does_not_read_what_other_users_hold() -> None:
+    data, (ready, told), (go, end) = recording(5, {**ABOUT, "job": "anothers"}), os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.setuid(65534)
+        held = os.memfd_create("hocket-recorder")
+        os.write(held, data)
+        os.write(told, b"!")
+        os.read(go, 1)
+        os._exit(0)
+    os.read(ready, 1)
+    try:
+        jobs = [part.facts.job for each in processes.recorders() for part in each.parts]
+        others = [part.facts.job for each in processes.recorders(others=True) for part in each.parts]
+    finally:
+        os.write(end, b"!")
+        os.waitpid(child, 0)
+        for each in (ready, told, go, end):
+            os.close(each)
+    assert "anothers" in others and "anothers" not in jobs
+
+
+def test_lines_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MOST_LINES", 10)
+    (rank,) = read(recording(3, ABOUT, [{"text": str(n)} for n in range(100)]))
+    assert sorted(rank.table) == list(range(10)) and rank.what(50).text == ""
+
+
+def test_of_another_job_no_more_is_read_than_the_heads() -> None:
+    data = recording(5)
+    assert [rank.facts.job for rank in read(data, job="j")] == ["j"] and read(data, job="other") == []
+    data = bytearray(data)
+    np.frombuffer(data, HEAD, 1)["texts"] = 1 << 40
+    assert read(data, job="other") == []
 
 
 ODD = [
