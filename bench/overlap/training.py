@@ -26,7 +26,8 @@ MODULE = "hocket.bench.overlap.training"
 MODELS = ("VGG-like", "transformer-like")
 WAYS = {
     "DDP on Gloo": ("gloo", ""), "DDP on hocket": ("ddp", ""), "hocket's optimizer, waiting": ("waiting", ""),
-    "hocket's optimizer": ("optimizer", ""), "DDP on hocket, int8": ("ddp", "int8"), "hocket's optimizer, int8": ("optimizer", "int8"),
+    "hocket's optimizer": ("optimizer", ""), "DDP on hocket, int8": ("ddp", "int8"),
+    "hocket's optimizer, int8": ("optimizer", "int8"),
 }  # fmt: skip
 WARM = 3
 
