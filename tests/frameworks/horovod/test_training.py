@@ -128,6 +128,7 @@ for fold in range(2):
             bad() if step == 2 else each.step()
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one.parameters(), ours.parameters())), (fold, step)
     assert len(calls) == 4
+    ours(data).sum().backward()             # what is sent is forgotten
 one.zero_grad()
 del optimizer, kind, each, bad
 torch.optim.SGD(ours.parameters(), 0.1).zero_grad()
