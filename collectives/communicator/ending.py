@@ -5,7 +5,9 @@ from __future__ import annotations
 import _thread
 import contextlib
 import logging
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hocket.arguments import seconds
@@ -85,12 +87,14 @@ class Ending:
             queue.close()
         self.members.gpus.close()
 
-    def drop(self) -> None:
+    def drop(self, interpreter_ends: Callable[[], bool] = sys.is_finalizing) -> None:
         """The communicator was dropped without being closed: leave the job, in the background.
 
         Calls under way end first, and other ranks may finish the calls that this rank has finished.  A finalizer calls
-        this, so it may not wait or take a lock.
+        this, so it may not wait or take a lock; and where the interpreter ends, modules have lost their names.
         """
+        if interpreter_ends():
+            return  # this rank leaves with it
         if not self.reporter.closed and self.name == "world":
             with contextlib.suppress(RuntimeError):  # the interpreter ends, and this rank leaves with it
                 _thread.start_new_thread(self._leave_alone, ())

@@ -76,10 +76,14 @@ class Distributed(Steps):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's; gradients that are being reduced are forgotten."""
-        self._averages.reset()
-        self._gradients.reset()
+        self._leave_out()
         self._synchronized = False
         super().load_state_dict(*args, **kwargs)
+
+    def _leave_out(self) -> None:
+        """By this rank alone: after a loss the others may have sent other gradients, to a job that is gone."""
+        self._averages.reset()
+        self._gradients.reset()
 
     def _made(self, p: Tensor) -> None:
         if self._gradients.left[p] <= 0:

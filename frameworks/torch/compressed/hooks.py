@@ -93,12 +93,28 @@ def _fastest(module: Any, comm: Any) -> Found:
 
 
 def _hook(module: Any, compressor: Any, rates: Rates) -> None:
-    buckets = Buckets(module, compressor, rates)
+    module.register_comm_hook(None, Compressed(Buckets(module, compressor, rates)))
 
-    def compressed(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
-        return buckets.average(bucket)
 
-    module.register_comm_hook(None, compressed)
+class Compressed:
+    """DDP's hook.  It is saved and copied with a module, as torch's hooks are, but without what it holds: torch makes
+    loaded modules and copies without hooks, so they average in full until `compress` is called on them."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self._buckets = buckets
+        self.__name__ = self.__qualname__ = "hocket_compress"  # DDP logs it
+
+    def __call__(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
+        return self._buckets.average(bucket)
+
+    def __reduce__(self) -> Any:
+        return _in_full, ()
+
+
+def _in_full() -> Any:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    return allreduce_hook
 
 
 def bf16_compress_hook(process_group: Any, bucket: Any) -> Any:

@@ -22,7 +22,7 @@ CHANGED = (
     "first (to clip, to unscale, to scale)"
 )
 CLOSED = (
-    "this DistributedOptimizer is closed, by close() or as another one was made of the same parameters: use the new one"
+    "this DistributedOptimizer is closed, by close() or as another one was made of some of its parameters: use that one"
 )
 
 

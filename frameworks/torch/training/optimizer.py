@@ -102,10 +102,14 @@ class Distributed:
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's.  After a backward pass, in place of `step`: this step is left out, on all ranks."""
-        self._gradients.drop()
+        self._leave_out()
         self._synchronized = False
         above: Any = super()
         above.zero_grad(*args, **kwargs)
+
+    def _leave_out(self) -> None:
+        """What the backward pass has sent is not stepped by."""
+        self._gradients.drop()
 
     def finish(self) -> None:
         """Apply what waits for a forward pass: before parameters are read outside of the model's forward pass."""
@@ -177,7 +181,7 @@ class Distributed:
             return
         try:
             self.finish()
-            self._gradients.drop()
+            self._leave_out()
         finally:
             self._gradients.closed, self._pending = True, {}
             remove(self._handles)

@@ -107,6 +107,65 @@ assert optimizer.param_groups[0]["lr"] == 0.5
     jobs.run(2, source, 60)
 
 
+def test_steps_that_are_left_out_and_optimizers_that_are_made_anew() -> None:
+    """A bad step is left out after synchronize(); hooks of the optimizer run once a step; the next fold begins anew."""
+    source = START + """
+def of_both(model, step):
+    return sum(F.mse_loss(model(x + step), y) for x, y in zip(halves(data), halves(labels))) / size
+
+halves = lambda x: [x[r::size] for r in range(size)]
+one, ours = new_model(), new_model()
+for fold in range(2):
+    plain, kind = (torch.optim.SGD(each.parameters(), 0.1, momentum=0.9) for each in (one, ours))
+    calls = []
+    kind.register_step_post_hook(lambda *_: calls.append(1))
+    optimizer = hvd.DistributedOptimizer(kind, ours.named_parameters())
+    for step in range(5):
+        for model, each, bad in ((one, plain, lambda: None), (ours, optimizer, optimizer.synchronize)):
+            model.zero_grad()
+            own = F.mse_loss(model(data[rank::size] + step), labels[rank::size])
+            (of_both(model, step) if model is one else own).backward()
+            bad() if step == 2 else each.step()
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one.parameters(), ours.parameters())), (fold, step)
+    assert len(calls) == 4
+    ours(data).sum().backward()             # what is sent is forgotten
+one.zero_grad()
+del optimizer, kind, each, bad
+torch.optim.SGD(ours.parameters(), 0.1).zero_grad()
+for _ in range(2):
+    ours(data).sum().backward()             # no hook is left that would reduce it
+assert not any(p._post_accumulate_grad_hooks for p in ours.parameters())
+"""
+    jobs.run(2, source, 60)
+
+
+def test_sparse_gradients_that_a_rank_does_not_have() -> None:
+    source = START + """
+uses = [[{"early": [1, 2]}, {}], [{}, {"early": [3]}], [{"late": [0]}, {"early": [1]}],
+        [{}, {"late": [4, 4]}], [{}, {}]]
+for dense in (False, True):
+    torch.manual_seed(3)
+    makes = lambda: torch.nn.ModuleDict({n: torch.nn.Embedding(5, 2, sparse=True) for n in ("early", "late")})
+    one, ours = makes(), makes()
+    ours.load_state_dict(one.state_dict())
+    plain, kind = (torch.optim.Adagrad(each.parameters(), 0.1) for each in (one, ours))
+    optimizer = hvd.DistributedOptimizer(kind, ours.named_parameters(), sparse_as_dense=dense)
+    for step in uses:
+        plain.zero_grad()
+        optimizer.zero_grad()
+        for name, ids in step[rank].items():
+            ours[name](torch.tensor(ids)).square().sum().backward()
+        optimizer.step()
+        for each in step:
+            for name, ids in each.items():
+                (one[name](torch.tensor(ids)).square().sum() / 2).backward()
+        plain.step()
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one.parameters(), ours.parameters())), (dense, step)
+        assert dense or step == uses[-1] or all(ours[name].weight.grad.is_sparse for each in step for name in each)
+"""
+    jobs.run(2, source, 60)
+
+
 def test_what_is_owed_follows_the_learning_rate() -> None:
     """What moved the parameters, and what moves them once all is sent, are all that was given."""
     source = START + """

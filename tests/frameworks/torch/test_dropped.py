@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -53,3 +56,20 @@ def test_peers_notice_at_once(victim: int, tmp_path: pathlib.Path) -> None:
         assert said["sum"] == 9, ends
         if rank != victim:
             assert said["ranks"] == [victim] and "has left the job" in said["text"], said
+
+
+KEPT = """
+import builtins, datetime, importlib, sys
+import torch.distributed as dist
+import hocket.torch
+from hocket.torch.group.process_group import ProcessGroupHocket
+from hocket.collectives.failures import states
+builtins.states = states  # so Python takes its names away before it drops this, the last of them
+states.last = ProcessGroupHocket.alone(dist.HashStore(), 0, 1, datetime.timedelta(seconds=9), "it")
+"""
+
+
+def test_a_group_that_lives_as_long_as_python_ends_without_a_word() -> None:
+    command, env = [sys.executable, "-c", KEPT], {**os.environ, "PYTHONPATH": PATH}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, cold=True)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended

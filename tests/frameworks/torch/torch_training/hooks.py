@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import time
 from typing import Any
 
@@ -270,6 +272,27 @@ def ddp_compressed_wrongly() -> None:
     compressor.allreduce(torch.zeros(3), name)
     with pytest.raises(RuntimeError, match=f"ArgumentError: key '{name}' was used for shape"):
         nn.functional.mse_loss(wrapped(mine(x)), mine(y)).backward()
+
+
+@case(2)
+def ddp_compressed_saved() -> None:
+    """A copy averages in full, as a copy of a module with one of torch's hooks does, until it is compressed itself."""
+    import hocket.torch
+
+    wrapped = DDP(network())
+    hocket.torch.compress(wrapped, "topk:0.1")
+    file = io.BytesIO()
+    torch.save(wrapped, file)
+    file.seek(0)
+    x, y = batch()
+    right = gradients(wrapped.module, x, y)
+    for made in (copy.deepcopy(wrapped), torch.load(file, weights_only=False)):
+        nn.functional.mse_loss(made(mine(x)), mine(y)).backward()
+        close([each.grad for each in made.parameters()], right)
+        made.zero_grad()
+        compressor = hocket.torch.compress(made, "topk:0.1")
+        nn.functional.mse_loss(made(mine(x)), mine(y)).backward()
+        assert compressor.stats("0.weight").calls == 1
 
 
 @case(2, 3)
