@@ -94,6 +94,10 @@ class Flat:
         """So many elements of an array, as the vector has them; to be read."""
         return np.ravel(self.arrays[name])[first : first + count].astype(self.dtype, copy=False)
 
+    def exact(self) -> bool:
+        """Do the arrays show all bits of what is written into them?"""
+        return all(each.dtype == self.dtype for each in self.arrays.values())
+
     def rounded(self, name: str, part: Array) -> Array:
         """What is read again after `part` was written into this array."""
         return part.astype(self.arrays[name].dtype, copy=False).astype(self.dtype, copy=False)

@@ -39,9 +39,9 @@ def tell_all(stages: Iterable[Any], comm: Any) -> None:
 
 
 def asked(array: Any) -> list[Told]:
-    """What is known of it."""
+    """What is known of it; not what was told of ranks that are lost now."""
     while array is not None:
         if id(array) in _told:
-            return _told[id(array)]
+            return [told for told in _told[id(array)] if not getattr(told.comm, "lost", ())]
         array = getattr(array, "base", None)
     return []

@@ -54,6 +54,9 @@ class Parameters(Flat):
         part = self.arrays[name].reshape(-1)[first : first + count]
         return part.to("cpu", self._kind).numpy()  # type: ignore[no-any-return]
 
+    def exact(self) -> bool:
+        return all(each.dtype == self._kind for each in self.arrays.values())
+
     def rounded(self, name: str, part: Array) -> Array:
         return torch.from_numpy(part).to(self.arrays[name].dtype).to(self._kind).numpy()
 

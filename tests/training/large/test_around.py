@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from hocket.errors import ArgumentError
 from hocket.torch.training import Parameters, parameters
 from hocket.torch.training import tensor as of_torch
 from hocket.training import SGD, Adam, ColumnParallel, Experts, Mesh, Pipeline, RowParallel, Sharded
+from hocket.training.large import told
+from hocket.training.large.told import asked, tell
 from hocket.training.norm import norm
 from support.worlds import same
 
@@ -104,7 +107,7 @@ def law(comm: Any, axes: dict[str, int]) -> None:
     mesh = Mesh(comm, axes)
     data, stages, parts = mesh["data"], axes.get("pipe", 1), axes.get("tensor", 1)
     masks = {name: dice(len(name)).random(each.shape) > 0.3 for name, each in whole_model(stages, parts).items()}
-    told = {axis: names for axis, names in ALIKE.items() if axis in axes}
+    alike = {axis: names for axis, names in ALIKE.items() if axis in axes}
     for kind in KINDS:
         for clip in (None, 0.5):
             optimizers = (Adam(lr=0.1, decay=0.01), SGD(lr=0.1, momentum=0.9))
@@ -114,7 +117,7 @@ def law(comm: Any, axes: dict[str, int]) -> None:
                     model = whole_model(stages, parts)
                     theta = {name: each.copy() for name, each in mine(mesh, model).items()}
                     units = [["b"], ["tied", "w"]] if stage == 3 else None
-                    own = Sharded(optimizer, data, theta, stage=stage, clip=clip, alike=told, units=units)
+                    own = Sharded(optimizer, data, theta, stage=stage, clip=clip, alike=alike, units=units)
                     trained(mesh, own, theta, kind, masks, stages, parts)
                     for name, each in read(own, theta).items():
                         same(each, np.ascontiguousarray(wanted[name]), f"{kind}, clip {clip}, stage {stage}, {name}")
@@ -304,3 +307,14 @@ def test_halves_keep_what_they_do_not_show(size: int, codec: Any) -> None:
             if codec:
                 wanted = wanted.to(torch.bfloat16)
             assert found == wanted.to(kind).float().tolist(), (kind, found)
+
+
+def test_what_was_told_ends_with_the_array_and_with_the_ranks() -> None:
+    array, lost = np.zeros((2, 2)), SimpleNamespace(lost=(1,))
+    tell(array, lost)
+    assert asked(array) == []
+    tell(array, living := SimpleNamespace(lost=()), alike=True)
+    assert asked(array) == asked(array.T[0]) == [(living, True)] and asked(array.copy()) == []
+    known = len(told._told)
+    del array
+    assert len(told._told) == known - 1

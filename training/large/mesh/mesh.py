@@ -104,8 +104,10 @@ class Mesh:
         return self._made[names]
 
     def axes_of(self, comm: Any) -> list[str]:
-        """The axes along which the ranks of a communicator differ."""
-        job = {member: rank for rank, member in enumerate(self.job.members)}
+        """The axes along which the ranks of a communicator differ; none if it has others than the mesh's."""
+        job = {member: rank for rank, member in enumerate(self.job.members) if rank in self.places}
+        if not job.keys() >= {*comm.members}:
+            return []
         places = [self.place(job[member]) for member in comm.members]
         return [axis for axis in self.axes if len({place[axis] for place in places}) > 1]
 

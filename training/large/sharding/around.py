@@ -73,7 +73,7 @@ class Around:
             raise ArgumentError(
                 f"clip= needs the norm of the whole model: is {many} alike on the ranks of axis {axis!r}, or cut along "
                 f"it? Say alike={{{axis!r}: [the names that are alike there]}}; [] if none is; "
-                '"all" if the model is not cut along it'
+                '"all" if the model is not cut along it. Layers, and a Pipeline that is made before this, tell it'
             )
         if both := sorted(name for name in listed or () if told.get(name) is False):
             raise ArgumentError(f"alike[{axis!r}] names {both[0]!r}, which its layer has cut along that axis")

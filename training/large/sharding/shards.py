@@ -42,8 +42,10 @@ class Shards:
         self.slots = {name: np.zeros_like(self.w) for name in optimizer.slots}
         self.steps = 0
         self._own = pieces(self.flat, self.units, comm.rank)
-        exact = codec is None and getattr(comm, "codec", None) is None  # an axis of a Mesh may have one
-        self._coarse: Array | None = None if exact else np.empty_like(self.w)
+        coded = codec is not None or getattr(comm, "codec", None) is not None  # an axis of a Mesh may have one
+        self._exact = self.flat.exact() and not coded
+        """Do the parameters show all bits of `w`?"""
+        self._coarse: Array | None = np.empty_like(self.w) if coded else None
         """What all ranks have got of `w`, by a codec."""
         self._begin()
         self._counted = self._own
@@ -71,6 +73,9 @@ class Shards:
         """What others have made of the parameters since the last step: loaded, clamped, masked or averaged ones."""
         for name, first, where in self._own:
             w = self.w[where]
+            if self._exact:
+                w[...] = self.flat.piece(name, first, w.size)
+                continue
             now = self.flat.piece(name, first, w.size)
             before = self.flat.rounded(name, w if self._coarse is None else self._coarse[where])
             np.copyto(w, now, where=now != before)  # where nobody has, it may have more bits than they
@@ -130,10 +135,11 @@ class Shards:
         """In words, what is wrong with gradients that should be these; None is one of zeros."""
         if wrong := self.flat.held.wrong():
             return wrong
+        due = set(wanted)
         for name, gradient in gradients.items():
             if gradient is not None and (wrong := self._odd(name, gradient)):
                 return wrong
-            if gradient is not None and name not in wanted:
+            if gradient is not None and name not in due:
                 return f"the gradient of {name!r} has come twice in step {self.steps + 1}"
         lacking = [name for name in wanted if name not in gradients]
         return f"step {self.steps + 1} lacks the gradients of {lacking[:3]}" if lacking else ""
