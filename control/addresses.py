@@ -118,7 +118,10 @@ def _listen_unix(path: str) -> tuple[socket.socket, Address]:
 
 
 def _stale(path: str) -> bool:
-    """Is this the socket of a dead process?  (A living one accepts, or has a full queue.)"""
+    """Is this the socket of a dead process?  (A living one accepts, or has a full queue; a file refuses, too.)"""
+    with contextlib.suppress(OSError):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         return probe.connect_ex(path) == errno.ECONNREFUSED

@@ -12,9 +12,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import socketserver
+import stat
 import threading
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -61,9 +63,9 @@ class Collector(AnyCollector):
 def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None = None) -> Iterator[str]:
     """Answer `GET /metrics` in the block, from a thread; gives the socket's path, or the address.
 
-    `path`: a Unix socket, which only this user may open (0600).  `port`: on 127.0.0.1, for every user of this host; the
-    ranks of a host take this port and those after it, by their local rank; 0: any free one.  Raises ArgumentError if
-    it cannot listen there.
+    `path`: a Unix socket, which only this user may open (0600); that of a process that was killed is replaced.
+    `port`: on 127.0.0.1, for every user of this host; the ranks of a host take this port and those after it, by their
+    local rank; 0: any free one.  Raises ArgumentError if it cannot listen there.
     """
     if (path is None) == (port is None) or not comms:
         raise ArgumentError("serve: give communicators, and either path= or port=")
@@ -102,6 +104,16 @@ class _Unix(socketserver.ThreadingUnixStreamServer):
 
     def server_bind(self) -> None:
         os.fchmod(self.socket.fileno(), 0o600)  # before it has a name
+        path = self.server_address
+        assert isinstance(path, str)
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.lstat(path).st_mode):
+                raise FileExistsError(errno.EEXIST, "there is a file, and no socket")
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.setblocking(False)
+                if probe.connect_ex(path) != errno.ECONNREFUSED:
+                    raise OSError(errno.EADDRINUSE, "another process listens there")
+            os.unlink(path)  # of a process that was killed
         super().server_bind()
 
 

@@ -44,6 +44,11 @@ def test_a_dead_jobs_path_is_replaced_a_living_ones_is_not(reactor, tmp_path):
     with pytest.raises(TransportError, match="EADDRINUSE"):
         Listener(reactor, ("unix", path), None, lambda sock, hello: None)
     living.close()
+    with open(path, "w") as file:
+        file.write("a file of the user's")
+    with pytest.raises(TransportError, match="EADDRINUSE"):
+        Listener(reactor, ("unix", path), None, lambda sock, hello: None)
+    assert os.path.getsize(path) > 0
 
 
 def test_a_directory_that_others_can_enter_is_refused(tmp_path):

@@ -123,6 +123,24 @@ def test_places_that_make_no_sense_are_refused(given: dict[str, object]) -> None
         serve(world.comms[0], **given).__enter__()  # type: ignore[arg-type]
 
 
+def test_a_socket_that_a_killed_run_has_left_is_replaced(tmp_path: Path) -> None:
+    """One that somebody listens on is not, nor is a file."""
+    path = str(tmp_path / "rank0.sock")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    with hocket.local_world(1) as world:
+        comm = world.comms[0]
+        with serve(comm, path=path):
+            assert ask(path)[0] == 200
+            with pytest.raises(hocket.ArgumentError, match="another process listens there"):
+                serve(comm, path=path).__enter__()
+            assert ask(path)[0] == 200
+        (tmp_path / "rank0.sock").write_text("a file of the user's")
+        with pytest.raises(hocket.ArgumentError, match="there is a file, and no socket"):
+            serve(comm, path=path).__enter__()
+        assert (tmp_path / "rank0.sock").read_text()
+
+
 def test_kinds_of_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "MOST_KINDS", 2)
     with hocket.local_world(1) as world:

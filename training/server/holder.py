@@ -47,7 +47,7 @@ class Holder:
         self.tables, self._clock, self.copies = tables, clock, copies
         self._shards = 0 if on is None else len(on)
         self.layout = Layout(tables, self._shards or 1)
-        self.folder = None if snapshot is None else Folder(snapshot, self.layout.said())
+        self.folder = None if snapshot is None else Folder(snapshot)
         self.replicas: dict[int, Replica] = {}
         self.workers: dict[int, Link] = {}
         self._left: set[int] = set()

@@ -26,7 +26,7 @@ class Replica:
     """`whole`: it holds the shard, from the beginning or from a snapshot."""
 
     def __init__(self, layout: Layout, number: int, bound: float, whole: bool) -> None:
-        self.number, self.lock = number, threading.Lock()
+        self.layout, self.number, self.lock = layout, number, threading.Lock()
         self.tables = Tables(layout, number)
         self.shard = Shard(self.tables, Clocks(bound), whole)
         self.copy: Link | None = None
@@ -76,7 +76,7 @@ class Replica:
 
     def restore(self, folder: Folder) -> None:
         """Begin with the newest snapshot, if there is one."""
-        snapshot = folder.newest(self.number)
+        snapshot = folder.newest(self.layout, self.number)
         if snapshot is not None:
             book, state = snapshot
             for item, arrays in state.items():
@@ -91,7 +91,7 @@ class Replica:
             shard = self.shard
             state = {item: self.tables.dump(item) for item in self.tables.items()}
             kept = Book(shard.order, dict(shard.applied), dict(shard.clocks.at))
-        folder.write(self.number, kept, state)
+        folder.write(self.layout, self.number, kept, state)
         with self.lock:
             self.shard.take(Kept(kept.applied))
         return kept.order

@@ -22,6 +22,8 @@ SHARES = 1024
 SLICE = 1 << 20
 """Bytes of a slice, at most."""
 DTYPES = ("float32", "float64")
+LAST = 2**63 - 1
+"""The largest key."""
 
 
 @dataclasses.dataclass
@@ -89,6 +91,13 @@ class Rows:
             raise ArgumentError(f"width={self.width} and rows={self.rows} must be at least 1")
         self.scale = 1 / math.sqrt(self.width) if self.scale is None else self.scale
 
+    def unknown(self, keys: Array) -> str:
+        """Which of the keys there cannot be, or ""."""
+        if not keys.size or (int(keys.min()) >= 0 and (self.rows is None or int(keys.max()) < self.rows)):
+            return ""
+        bad = next(key for key in keys.tolist() if key < 0 or (self.rows is not None and key >= self.rows))
+        return f"key {bad} is unknown: keys are 0 to {LAST if self.rows is None else self.rows - 1}"
+
     def began(self, keys: Array) -> Array:
         """These rows' values at the beginning."""
         cells = keys.astype(np.uint64)[:, None] * np.uint64(self.width) + np.arange(self.width, dtype=np.uint64)
@@ -124,6 +133,8 @@ def as_keys(rows: Any) -> Array:
     keys = np.asarray(rows)
     if rows is None or keys.ndim != 1 or keys.dtype.kind not in "iu":
         raise ArgumentError(f"rows={rows!r} must be whole numbers, one for each row")
+    if keys.dtype.kind == "u" and keys.size and int(keys.max()) > LAST:
+        raise ArgumentError(f"key {int(keys.max())} is unknown: keys are 0 to {LAST}")
     return keys.astype(np.int64, copy=False)
 
 
@@ -145,7 +156,7 @@ class Layout:
         for name, table in tables.items():
             if not isinstance(name, str) or not isinstance(table, (Range, Rows)):
                 raise ArgumentError(f"table {name!r} must be a Range or Rows; got {kind(table)}")
-        self.shards, self.names = shards, sorted(tables)
+        self.shards, self.names, self.by_name = shards, sorted(tables), tables
         self.tables = [tables[name] for name in self.names]
         self._numbers = {name: number for number, name in enumerate(self.names)}
         self.parts: list[list[Part]] = []

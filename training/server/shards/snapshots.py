@@ -1,7 +1,11 @@
 """Snapshots of shards on disk: written beside, synchronised, renamed; checked when they are read; the last two stay.
 
-A file is `shard-NUMBER.ORDER`: a line of JSON (version, tables, CRC-32 and bytes of what follows, what workers' changes
-it has, their clocks, and each item's bytes), then the items as frames.py packs them.
+A file is `shard-NUMBER-of-SHARDS.ORDER`: a line of JSON (version, tables, shards, CRC-32 and bytes of what follows,
+what workers' changes it has, their clocks, and each item's bytes), then the items as frames.py packs them.  Version 1
+has no number of shards, also not in its name: it is the number of those that are there.
+
+Snapshots of another number of shards are dealt anew (dealing.py).  Orders then go on from the largest, so that what is
+dealt of a set is newer than all of that set, and of two sets the one with the largest order is the newer.
 """
 
 from __future__ import annotations
@@ -9,21 +13,25 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
+import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, digest
-from hocket.training.server.shards.store import Item
+from hocket.training.server.shards.dealing import State, dealt, misfit
+from hocket.training.server.tables import Layout
 from hocket.training.server.wire.frames import packed, unpacked
 
 log = logging.getLogger("hocket")
-VERSION = "hocket-shard/1"
+VERSION, BEFORE = "hocket-shard/2", "hocket-shard/1"
 STAY = 2
 """Snapshots of a shard that are kept: an older one is there while the newest is written."""
+NAME = re.compile(r"shard-(\d+)(?:-of-(\d+))?\.(\d+)")
 
 
 class Book(NamedTuple):
@@ -34,22 +42,31 @@ class Book(NamedTuple):
     clocks: Mapping[int, int]
 
 
-class Folder:
-    """A folder of snapshots.  `tables`: what they have to be of (`Layout.said`)."""
+class File(NamedTuple):
+    """What a name says."""
 
-    def __init__(self, path: str, tables: str) -> None:
-        self.path, self.tables = path, tables
+    shards: int
+    shard: int
+    order: int
+    name: str
+
+
+class Folder:
+    """A folder of snapshots."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
         os.makedirs(path, exist_ok=True)
 
-    def write(self, shard: int, book: Book, state: Mapping[Item, Mapping[str, Array]]) -> None:
+    def write(self, layout: Layout, shard: int, book: Book, state: State) -> None:
         """Returns when it is on disk."""
         parts = [packed(arrays) for arrays in state.values()]
         head = {
-            "version": VERSION, "tables": self.tables, "crc": digest(*parts), "order": book.order,
-            "applied": sorted(book.applied.items()), "clocks": sorted(book.clocks.items()),
+            "version": VERSION, "tables": layout.said(), "shards": layout.shards, "crc": digest(*parts),
+            "order": book.order, "applied": sorted(book.applied.items()), "clocks": sorted(book.clocks.items()),
             "items": [[*item, part.size] for item, part in zip(state, parts, strict=True)],
         }  # fmt: skip
-        name = os.path.join(self.path, f"shard-{shard}.{book.order:012}")
+        name = os.path.join(self.path, f"shard-{shard}-of-{layout.shards}.{book.order:012}")
         with open(f"{name}~", "wb") as file:
             file.write(json.dumps(head).encode() + b"\n")
             for part in parts:
@@ -62,39 +79,72 @@ class Folder:
             os.fsync(folder)
         finally:
             os.close(folder)
-        for old in self._names(shard)[STAY:]:
+        for old in [each for each in self._files() if each[:2] == (layout.shards, shard)][STAY:]:
             with contextlib.suppress(FileNotFoundError):
-                os.remove(os.path.join(self.path, old))
+                os.remove(os.path.join(self.path, old.name))
 
-    def newest(self, shard: int) -> tuple[Book, dict[Item, dict[str, Array]]] | None:
-        """The newest that is whole; None: there is none.  Raises ArgumentError: it is of other tables."""
-        for name in self._names(shard):
+    def newest(self, layout: Layout, shard: int, below: float = math.inf) -> tuple[Book, State] | None:
+        """The newest that is whole; None: there is none.  `below`: of orders of other numbers of shards.
+
+        Raises ArgumentError: it is of other tables, of another version, or of another number of shards and in part.
+        """
+        files = self._files()
+        own = self._whole([each for each in files if each[:2] == (layout.shards, shard)], layout)
+        last = next((each for each in files if each.shards != layout.shards and each.order < below), None)
+        if last is None or (own is not None and own[0].order > last.order):
+            return own
+        old = Layout(layout.by_name, last.shards)
+        states = []
+        for i in range(old.shards):
+            found = self.newest(old, i, last.order)
+            if found is None:
+                raise ArgumentError(
+                    f"{self.path} has snapshots of {old.shards} servers, but that of shard {i} is missing, and "
+                    f"{layout.shards} servers cannot share the rest: serve on {old.shards} again, or remove {last.name} "
+                    "and those like it"
+                )
+            states.append(found[1])
+        log.info("%s: snapshots of %d servers are dealt to %d", self.path, old.shards, layout.shards)
+        return Book(last.order + 1, {}, {}), dealt(old, states, layout, shard)
+
+    def _files(self) -> list[File]:
+        """The newest first."""
+        found = [(match, name) for name in os.listdir(self.path) if (match := NAME.fullmatch(name))]
+        count = 1 + max((int(match[1]) for match, _ in found if not match[2]), default=0)
+        files = [File(int(match[2] or count), int(match[1]), int(match[3]), name) for match, name in found]
+        return sorted(files, key=lambda each: each.order, reverse=True)
+
+    def _whole(self, files: list[File], layout: Layout) -> tuple[Book, State] | None:
+        """The first of these that is whole."""
+        for each in files:
             try:
-                return self._read(os.path.join(self.path, name))
+                return self._read(each, layout)
             except ArgumentError:
                 raise
             except (ValueError, KeyError, OSError) as error:
-                log.warning("snapshot %s is not whole: %s", name, error)
+                log.warning("snapshot %s is not whole: %s", each.name, error)
         return None
 
-    def _names(self, shard: int) -> list[str]:
-        """The newest first."""
-        names = [name for name in os.listdir(self.path) if name.startswith(f"shard-{shard}.") and name[-1] != "~"]
-        return sorted(names, reverse=True)
-
-    def _read(self, path: str) -> tuple[Book, dict[Item, dict[str, Array]]]:
-        with open(path, "rb") as file:
-            head = json.loads(file.readline())
-            data = np.frombuffer(file.read(), np.uint8)
-        if head["version"] != VERSION:
-            raise ValueError(f"version {head['version']!r}; this hocket reads {VERSION!r}")
+    def _read(self, file: File, layout: Layout) -> tuple[Book, State]:
+        path = os.path.join(self.path, file.name)
+        with open(path, "rb") as opened:
+            head = json.loads(opened.readline())
+            data = np.frombuffer(opened.read(), np.uint8)
+        if head["version"] not in (VERSION, BEFORE):
+            version = head["version"]
+            raise ArgumentError(f"{path} is of version {version!r}; this hocket reads {VERSION!r} and {BEFORE!r}")
         if digest(data) != head["crc"]:
             raise ValueError("its checksum differs")
-        if head["tables"] != self.tables:
-            raise ArgumentError(f"{path} is of other tables: {head['tables']}; these are {self.tables}")
-        state: dict[Item, dict[str, Any]] = {}
+        if head["tables"] != layout.said():
+            raise ArgumentError(f"{path} is of other tables: {head['tables']}; these are {layout.said()}")
+        state: dict[tuple[int, int], Mapping[str, Array]] = {}
         at = 0
         for table, part, nbytes in head["items"]:
             state[table, part] = unpacked(data[at : at + nbytes])
             at += nbytes
+        if why := misfit(layout, file.shard, state):
+            raise ArgumentError(
+                f"{path} ({head['version']}) is not of a job of {layout.shards} servers: {why}; serve on as many as wrote "
+                "it, or name another folder"
+            )
         return Book(head["order"], dict(head["applied"]), dict(head["clocks"])), state

@@ -94,10 +94,8 @@ class Lines:
     def check(self, keys: Array | None, values: Array | None) -> str:
         if keys is None:
             return "this is a table of Rows: rows= is missing"
-        most = self.table.rows
-        if keys.size and (int(keys.min()) < 0 or (most is not None and int(keys.max()) >= most)):
-            bad = next(key for key in keys.tolist() if key < 0 or (most is not None and key >= most))
-            return f"key {bad} is unknown: keys are 0 to {'' if most is None else most - 1}"
+        if why := self.table.unknown(keys):
+            return why
         if (shares(keys) % self.shards != self.shard).any():
             return "a key of another shard: the worker's tables are not the server's"
         if values is None:

@@ -1,0 +1,167 @@
+"""Snapshots on disk: checked, read again, dealt to another number of servers, and those of earlier versions."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.training import Adam, Client, Range, Rows, serve
+from hocket.training.server.shards import snapshots
+from hocket.training.server.shards.dealing import dealt, misfit
+from hocket.training.server.shards.store import Change, Tables
+from hocket.training.server.tables import Layout, shares
+from support.worlds import same
+
+
+def test_snapshots_are_checked(tmp_path: pathlib.Path) -> None:
+    """The newest that is whole is read; two stay; other tables and other versions are refused."""
+    folder, layout = snapshots.Folder(str(tmp_path)), Layout({"w": Range(9), "e": Rows(1)}, 3)
+    for order in (3, 7, 11):
+        book = snapshots.Book(order, {2**47: order, 5: 1}, {5: 4})
+        rows = {"keys": np.zeros(0, np.int64), "values": np.zeros((0, 1), np.float32)}
+        folder.write(layout, 2, book, {(0, 0): rows, (1, 2): {"values": np.full(3, order, np.float32)}})
+    names = sorted(os.listdir(tmp_path))
+    assert names == ["shard-2-of-3.000000000007", "shard-2-of-3.000000000011"]
+    found = folder.newest(layout, 2)
+    assert found is not None and found[0] == snapshots.Book(11, {2**47: 11, 5: 1}, {5: 4})
+    assert found[1][1, 2]["values"].tolist() == [11.0] * 3 and found[1][0, 0]["keys"].size == 0
+    whole = (tmp_path / names[1]).read_bytes()
+    for broken in (whole[:-1], whole[:-3] + b"\x7f" + whole[-2:], whole[:40], b""):
+        (tmp_path / names[1]).write_bytes(broken)
+        again = folder.newest(layout, 2)
+        assert again is not None and again[0].order == 7
+    (tmp_path / names[1]).write_bytes(whole.replace(b"shard/2", b"shard/9"))
+    with pytest.raises(hocket.ArgumentError, match="version 'hocket-shard/9'; this hocket reads 'hocket-shard/2'"):
+        folder.newest(layout, 2)
+    (tmp_path / names[1]).write_bytes(whole)
+    with pytest.raises(hocket.ArgumentError, match="other tables"):
+        folder.newest(Layout({"w": Range(9), "e": Rows(2)}, 3), 2)
+    assert folder.newest(layout, 1) is None
+    with pytest.raises(hocket.ArgumentError, match="of 3 servers, but that of shard 0 is missing, and 2 servers"):
+        folder.newest(Layout(layout.by_name, 2), 0)
+
+
+DEALT: dict[str, Range | Rows] = {"w": Range(11, optimizer="adam", slice=16), "e": Rows(2, optimizer="momentum")}
+
+
+def full(value: float) -> Tables:
+    """All of the tables on one shard: an element tells where it is, and which set it is of."""
+    held = Tables(Layout(DEALT, 1), 0)
+    for item in held.items():
+        keys = None if item[0] else np.arange(40)
+        for _ in range(2):
+            values = held.held[item].values.size if keys is None else 80
+            held.apply(Change(*item, keys, (value + np.arange(values)).astype(np.float32)))
+    return held
+
+
+def of_shards(held: Tables, shards: int) -> list[Tables]:
+    """The same, dealt."""
+    old, new = Layout(DEALT, 1), Layout(DEALT, shards)
+    made = [Tables(new, shard) for shard in range(shards)]
+    for shard, tables in enumerate(made):
+        for item, arrays in dealt(old, [{item: held.dump(item) for item in held.items()}], new, shard).items():
+            tables.load(item, arrays)
+    return made
+
+
+def written(folder: snapshots.Folder, value: float, shards: int, order: int, only: range | None = None) -> None:
+    for shard in only if only is not None else range(shards):
+        tables = of_shards(full(value), shards)[shard]
+        state = {item: tables.dump(item) for item in tables.items()}
+        folder.write(Layout(DEALT, shards), shard, snapshots.Book(order, {}, {}), state)
+
+
+def read(folder: snapshots.Folder, shards: int) -> list[dict[Any, Any]]:
+    """What all shards begin with, by key or place: which elements they have, once each."""
+    rows: dict[int, Any] = {}
+    slices: dict[int, Any] = {}
+    layout = Layout(DEALT, shards)
+    for shard in range(shards):
+        found = folder.newest(layout, shard)
+        assert found is not None
+        assert misfit(layout, shard, found[1]) == ""
+        for (number, part), arrays in found[1].items():
+            if number == 0:
+                for i, key in enumerate(arrays["keys"].tolist()):
+                    assert key not in rows
+                    rows[key] = {name: each[i].tolist() for name, each in arrays.items()}
+            else:
+                for i in range(layout.parts[1][part].end - layout.parts[1][part].first):
+                    place = {name: each[i if each.size > 1 else 0].item() for name, each in arrays.items()}
+                    slices[layout.parts[1][part].first + i] = place
+    return [rows, slices]
+
+
+def test_snapshots_are_dealt_to_another_number_of_servers(tmp_path: pathlib.Path) -> None:
+    """Every row and element once, with what its optimizer keeps; and always of the newest set."""
+    folder = snapshots.Folder(str(tmp_path))
+    written(folder, 1.0, 2, 5)
+    right = read(folder, 2)
+    assert len(right[0]) == 40 and len(right[1]) == 11 and right[1][3]["steps"] == 2
+    for shards in (1, 2, 3, 4, 7):
+        assert read(folder, shards) == right, shards
+    written(folder, 2.0, 3, 9)
+    newer = read(folder, 3)
+    for shards in (1, 2, 3, 4):
+        assert read(folder, shards) == newer != right, f"{shards}: those of 2 are old"
+    written(folder, 3.0, 2, 12, range(1))  # shard 1 has not written since: it began with what 3 had
+    mixed = read(folder, 2)
+    again = {key for key in mixed[0] if mixed[0][key] != newer[0][key]}
+    assert again == set(np.flatnonzero(shares(np.arange(40)) % 2 == 0))
+    for shards in (1, 3, 5):
+        assert read(folder, shards) == mixed, shards
+
+
+OLD = pathlib.Path(__file__).parent / "snapshot-1"
+FIRST: dict[str, Range | Rows] = {"w": Range(5, optimizer=Adam(0.5)), "e": Rows(1, rows=9)}
+
+
+def from_version_1(comm: Communicator, folder: str) -> None:
+    with serve(comm, FIRST, on=range(comm.size), works=True, snapshot=folder) as server, Client(server) as client:
+        if comm.rank == 0:
+            w = np.float32([-0.37206838, -0.99999994, -0.9660897, -0.9355319, -0.9152987])
+            same(client.pull("w"), w, "as it was saved")
+            same(client.pull("e", rows=range(9)), Rows(1).began(np.arange(9)) + np.float32(100), "rows")
+
+
+def test_snapshots_of_version_1(tmp_path: pathlib.Path) -> None:
+    """Two servers of the first hocket have written these; the same pushes give the same values on any number now."""
+    for size in (1, 2, 3):
+        folder = tmp_path / str(size)
+        shutil.copytree(OLD, folder)
+        with hocket.local_world(size) as world:
+            world.run(from_version_1, str(folder))
+    os.remove(tmp_path / "1" / "shard-1.000000000007")
+    for left in (tmp_path / "1").glob("*-of-*"):
+        left.unlink()
+    with pytest.raises(hocket.ArgumentError, match=r"hocket-shard/1\) is not of a job of 1 servers"):
+        snapshots.Folder(str(tmp_path / "1")).newest(Layout(FIRST, 1), 0)
+
+
+def goes_on(comm: Communicator, folder: str, began: float) -> None:
+    """A second job begins where the first has ended."""
+    tables = {"w": Range(8), "e": Rows(2, optimizer="put")}
+    if comm.rank == 0:
+        server = serve(comm, tables, on=[0], clock="async", snapshot=folder)
+        assert server.wait(60)
+        return
+    with Client(comm, tables) as client:
+        same(client.pull("w"), np.full(8, began, np.float32), "at the beginning")
+        client.push("w", np.ones(8))
+        if began:
+            same(client.pull("e", rows=[4]), np.full((1, 2), 7, np.float32), "a row")
+        client.push("e", np.full((1, 2), 7.0), rows=[4])
+
+
+def test_a_job_goes_on_from_a_snapshot(tmp_path: pathlib.Path) -> None:
+    for began in (0.0, 1.0):
+        with hocket.local_world(2) as world:
+            world.run(goes_on, str(tmp_path), began)
