@@ -79,8 +79,8 @@ def figure(picture: str, what: str) -> str:
 
 
 def _waits(findings: Findings) -> str:
-    kinds = {"late": "waits", "core": "other", "work": "kernels", "link": "receives"}
-    causes = findings.blame.worst("late", "core", "work", "link", "transfer", "unsure")
+    kinds = {"late": "waits", "core": "other", "work": "kernels", "link": "receives", "cable": "receives"}
+    causes = findings.blame.worst("late", "core", "work", "link", "cable", "transfer", "unsure")
     if not causes:
         return ""
     rows = [Bar(name(cause), [(kinds.get(str(cause[0]), "calls"), part)]) for cause, part in causes[:12]]
