@@ -23,7 +23,7 @@ def printable(text: str, most: int = 120) -> str:
 def seconds(value: float) -> str:
     """1.25 s, 310 ms, 42 us."""
     if value >= 1:
-        return f"{value:.2f} s" if value < 100 else f"{value:.0f} s"
+        return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} s"
     return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
 
 
