@@ -143,7 +143,7 @@ def build(
 def _mismatch(report: _Told, me: int, call: str, closing: bool) -> errors.Error:
     if report.waits_for is not None:
         return errors.MismatchError(
-            f"{report.text} ({report.group.text}): a message must have the dtype and the size of its recv."
+            f"{report.text}{report.group.on}: a message must have the dtype and the size of its recv."
             f"{report.lines}", report.own_calls)  # fmt: skip
     busy = [r for r, a in report.accounts.items() if a.get("handling")]
     if busy and closing:  # by a signal that all ranks have got, perhaps: they end too, and take longer
