@@ -13,6 +13,7 @@ import errno
 import hashlib
 import hmac
 import json
+import os
 import socket
 import struct
 from collections.abc import Callable
@@ -40,7 +41,15 @@ ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 4500),
 )
-GONE = {errno.ETIMEDOUT: "its host does not answer (control connection timed out)"}
+UNREACHED = "its host cannot be reached any more: the network between the hosts broke (control connection: {})"
+GONE = {
+    errno.ETIMEDOUT: "its host does not answer (control connection timed out)",
+    **{
+        number: UNREACHED.format(os.strerror(number))
+        for number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ENETRESET)
+    },
+}
+CUT = "the connection to it broke: the process has ended, or something between the hosts cut it ({})"
 ENDED = "its process ended (control connection closed)"
 NONSENSE = "it sent bytes that are not a control message"
 ALTERED = "a control message with a wrong MAC came: somebody between the ranks alters messages"
@@ -112,6 +121,8 @@ class Link:
         self.on_end: Callable[[str], object] = lambda how: None
         self._reactor, self._sock, self._open = reactor, sock, True
         self._in, self._out = bytearray(), bytearray()
+        self._broke = 0
+        """The error that sending met: the system tells it once."""
         self._ours, self._theirs = seals(sock)
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
@@ -157,7 +168,8 @@ class Link:
                 del self._out[: self._sock.send(self._out)]
         except BlockingIOError:
             pass
-        except OSError:
+        except OSError as why:
+            self._broke = why.errno or 0
             self._out.clear()  # the end is told by the reading side, after what the peer said last
         if self._out or self._open:
             self._reactor.add(self._sock, self._readable, self._writable if self._out else None)
@@ -173,10 +185,11 @@ class Link:
             self._end(f"its control connection was {why}")
             return
         except OSError as why:
-            self._end(GONE.get(why.errno or 0, ENDED))
+            here = self._sock.family == socket.AF_UNIX  # there nothing is between the two processes
+            self._end(ENDED if here else GONE.get(why.errno or 0, CUT.format(why.strerror)))
             return
         if not data:
-            self._end(ENDED)
+            self._end(GONE.get(self._broke, ENDED))
             return
         if not self._open:
             return  # only waiting for the last of our own words to go out

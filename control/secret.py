@@ -42,7 +42,7 @@ def read_file(path: str) -> bytes:
         own = status.st_uid == os.geteuid() and not status.st_mode & 0o077 and os.path.samestat(status, link)
         mounted = _from_root(status) and _from_root(link) and bool(os.fstatvfs(number).f_flag & os.ST_RDONLY)
         if not stat.S_ISREG(status.st_mode) or not (own or mounted):
-            what = "a link to a file that" if stat.S_ISLNK(link.st_mode) else "a file that"
+            what = "is a link to a file that" if stat.S_ISLNK(link.st_mode) else "is a file that"
             raise ValueError(f"{what} has mode {stat.S_IMODE(status.st_mode):04o} and belongs to user {status.st_uid}")
         text = file.read(65536).strip()
     return key(text)

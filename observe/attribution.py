@@ -80,9 +80,12 @@ SLACK = 2.0
 MOST = 200_000
 """Waits that are followed, the longest: 20 us each, and more where blame travels far.  The others are unsure."""
 Cause = tuple[Any, ...]
-"""("late", rank), ("core", rank), ("work", rank), ("link", source, dest), ("transfer",) or ("unsure",)."""
+"""("late", rank), ("core", rank), ("work", rank), ("link", source, dest), ("cable", host, host), ("transfer",) or
+("unsure",)."""
 Usual = Callable[[tuple[int, int], int], float]
 """(link, bytes) -> seconds."""
+Slow = Callable[[Wait], Cause]
+"""Whose fault it is that the message which ended this wait took longer than usual."""
 
 
 @dataclass
@@ -93,6 +96,8 @@ class Blame:
     calls: dict[Cause, dict[Hashable, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
     pairs: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
     """(who waited, for whom): seconds, before it is asked why.  A wait for whoever comes first is not among them."""
+    moving: dict[Cause, dict[Hashable, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    """Of the usual transfers, the seconds over each cable, by call."""
 
     @property
     def total(self) -> float:
@@ -140,13 +145,16 @@ def attribute(
     usual: Usual,
     without: Iterable[Without] = (),
     error: Callable[[int, int], float] = lambda one, other: 0.0,
+    slow: Slow = lambda wait: ("link", *wait.link),
+    cable: Callable[[tuple[int, int]], Cause | None] = lambda link: None,
 ) -> Blame:
     """All waits of all ranks, divided.  `error`: seconds that two clocks may disagree; shorter waits are "unsure".
+    `cable`: what a link shares with others, if it does.
 
     Cost: 20 us a wait, of MOST at most.
     """
     given = sorted((w for w in waits if w.until > w.since), key=lambda w: w.until - w.since, reverse=True)
-    asking = _Asking(given, stays, usual, without, error)
+    asking = _Asking(given, stays, usual, without, error, slow, cable)
     for wait in given[:MOST]:
         asking.ask(wait)
     for wait in given[MOST:]:
@@ -178,9 +186,9 @@ class _Spans:
 class _Asking:
     def __init__(
         self, waits: Sequence[Wait], stays: Iterable[Stay], usual: Usual, without: Iterable[Without],
-        error: Callable[[int, int], float],
+        error: Callable[[int, int], float], slow: Slow, cable: Callable[[tuple[int, int]], Cause | None],
     ) -> None:  # fmt: skip
-        self.waits, self.usual, self.error = waits, usual, error
+        self.waits, self.usual, self.error, self.slow, self.cable = waits, usual, error, slow, cable
         self.waiting = _Spans((w.rank, w.since, w.until, i) for i, w in enumerate(waits))
         self.without = _Spans((w.rank, w.since, w.until, 0) for w in without)
         every = sorted(stays, key=lambda s: s.enter)
@@ -245,7 +253,10 @@ class _Asking:
         late_from = wait.ready + expected if took > SLACK * expected + self.error(*wait.link) else wait.until
         cut = min(b, max(a, late_from))
         self._add(("transfer",), cut - a)
-        self._held(("link", *wait.link), wait.rank, cut, b)
+        if cut > a and (cable := self.cable(wait.link)) is not None:
+            self.blame.moving[cable][self.call] += cut - a
+        if b > cut:
+            self._held(self.slow(wait), wait.rank, cut, b)
 
     def _doing(self, rank: int, a: float, b: float, asked: tuple[int, ...], back: int) -> None:
         at = a

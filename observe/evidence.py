@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.observe.attribution import Blame, Stay, Transfer, Usual, Wait, Without, attribute, usual
+from hocket.observe.attribution import SLACK, Blame, Cause, Stay, Transfer, Usual, Wait, Without, attribute, usual
+from hocket.observe.connections import connections
 from hocket.observe.timeline import Timeline, taken
 
 Rows = NDArray[Any]
 Floats = NDArray[np.float64]
 MOST_BYTES = 1 << 48
 """Of a message: more is nonsense."""
+ROOM = 0.7
+"""Of a cable's rate: while it carries less, there is room for more."""
 FEW, RARE = 5, 0.1
 """Messages whose whole way is seen, of one link: fewer of them, or a smaller part of all, is rare."""
 
@@ -31,6 +34,7 @@ class Evidence:
     transfers: list[Transfer]
     without: list[Without]
     usual: Usual
+    sharing: Sharing
     clocks: dict[int, tuple[object, float]]
     """By rank: which clock it has, and by how many seconds that may be wrong; infinite: it is not known."""
 
@@ -46,7 +50,76 @@ class Evidence:
 
     def blame(self) -> Blame:
         """Every second that was waited, by cause."""
-        return attribute(self.waits, self.stays, self.usual, self.without, self.disagree)
+        shared = self.sharing
+        return attribute(self.waits, self.stays, self.usual, self.without, self.disagree, shared.slow, shared.cable)
+
+
+class Sharing:
+    """Which links share a cable, and what each carried in a window of time: a slow message may be the cable's fault.
+
+    A link is to blame only where others of its kind carried more meanwhile: inside a host, or between hosts if they
+    are the only ones on their cables.  Links of two hosts have one cable in each direction.  What is slow there is the
+    cable's, unless that had room and carried more for another of them.
+    """
+
+    def __init__(
+        self, hosts: Mapping[int, str], links: Mapping[tuple[int, int], Rows], tcp: Collection[tuple[int, int]] = ()
+    ) -> None:  # fmt: skip
+        """`links`: rows of begin, end and bytes of each one's messages; `tcp`: those that are known to go over TCP."""
+        self._hosts, self._links, self._tcp = hosts, links, tcp
+        self._mates: dict[Cause, list[tuple[int, int]]] = defaultdict(list)
+        for link in links:
+            self._mates[self.kind(link)].append(link)
+        self._rates: dict[Cause, float] = {}
+
+    def kind(self, link: tuple[int, int]) -> Cause:
+        """What links of its kind have in common: the hosts, and inside a host the transport."""
+        ends = self._hosts.get(link[0], ""), self._hosts.get(link[1], "")
+        return ("cable" if ends[0] != ends[1] else "tcp" if link in self._tcp else "near", *ends)
+
+    def cable(self, link: tuple[int, int]) -> Cause | None:
+        """That between its hosts; None inside a host."""
+        kind = self.kind(link)
+        return kind if kind[0] == "cable" else None
+
+    def rate(self, cable: Cause) -> float:
+        """Bytes a second of all links over it together, while any message was under way."""
+        if cable not in self._rates:
+            begin, end, nbytes = np.concatenate([self._links[link] for link in self._mates[cable]], axis=1)
+            order = np.argsort(begin)
+            until = np.maximum.accumulate(end[order])
+            busy = (until - np.maximum(begin[order], np.append(-math.inf, until[:-1]))).clip(0).sum()
+            self._rates[cable] = float(nbytes.sum() / busy) if busy else math.inf
+        return self._rates[cable]
+
+    def slow(self, wait: Wait) -> Cause:
+        """Whose fault it is that the message of this wait was slow."""
+        cable, link = self.cable(wait.link), ("link", *wait.link)
+        mates = [mate for mate in self._mates[self.kind(wait.link)] if mate != wait.link]
+        if cable is None or not mates:
+            others = mates or [other for other in self._links if other != wait.link and self.cable(other) is not None]
+            wanted = SLACK * wait.nbytes / (wait.until - wait.ready)
+            if any(self._best(other, wait.ready, wait.until) >= wanted for other in others):
+                return link
+            return cable or ("transfer",)
+        carried = [self._carried(mate, wait.ready, wait.until) for mate in mates]
+        room = sum(carried) + wait.nbytes < ROOM * self.rate(cable) * (wait.until - wait.ready)
+        return link if room and max(carried) > SLACK * wait.nbytes else cable
+
+    def _met(self, link: tuple[int, int], since: float, until: float) -> Rows:
+        rows = self._links[link]
+        return rows[:, (rows[0] < until) & (rows[1] > since)]
+
+    def _best(self, link: tuple[int, int], since: float, until: float) -> float:
+        """The highest rate of its messages that were under way then."""
+        begin, end, nbytes = self._met(link, since, until)
+        return float((nbytes / (end - begin)).max(initial=0.0))
+
+    def _carried(self, link: tuple[int, int], since: float, until: float) -> float:
+        """Bytes, where a message's come evenly."""
+        begin, end, nbytes = self._met(link, since, until)
+        part = (np.minimum(end, until) - np.maximum(begin, since)) / (end - begin)
+        return float((part * nbytes).sum())
 
 
 def evidence(timeline: Timeline) -> Evidence:
@@ -60,8 +133,11 @@ def evidence(timeline: Timeline) -> Evidence:
             for ended, wait in _waits(timeline, rows[rows["track"] == track], group, messages):
                 key = wait.rank, wait.since  # several peers may be awaited at once: the first to come ends it
                 first[key] = min(first.get(key, (math.inf, wait)), (ended, wait), key=_first_to_come)
+    carried: dict[tuple[int, int], list[Rows]] = defaultdict(list)
     for (_, source, dest), steps in received(messages).items():
         transfers += _transfers((source, dest), steps)
+        rows = np.stack([np.maximum(steps.ready, steps.wanted), steps.end, steps.bytes])
+        carried[source, dest].append(rows[:, rows[1] > rows[0]])  # NaN: not known
     calls = timeline.of("calls")
     stays = [
         Stay(int(rank), (timeline.tracks[track].comm, seq), begin / 1e9, end / 1e9)
@@ -75,8 +151,10 @@ def evidence(timeline: Timeline) -> Evidence:
         for rank, begin, end in zip(timeline.ranks(idle), idle["begin"].tolist(), idle["end"].tolist(), strict=True)
     ]
     hosts = hosts_of(timeline)
-    known = usual(transfers, lambda link: "near" if hosts.get(link[0]) == hosts.get(link[1]) else "far")
-    return Evidence([wait for _, wait in first.values()], stays, transfers, without, known, _clocks(timeline))
+    links = {link: np.concatenate(rows, axis=1) for link, rows in carried.items()}
+    sharing = Sharing(hosts, links, connections(timeline))
+    known = usual(transfers, lambda link: "far" if sharing.cable(link) is not None else sharing.kind(link)[0])
+    return Evidence([wait for _, wait in first.values()], stays, transfers, without, known, sharing, _clocks(timeline))
 
 
 def hosts_of(timeline: Timeline) -> dict[int, str]:

@@ -25,6 +25,8 @@ RECURS = 3
 """Calls in which a cause must have its part: what happens once is chance."""
 STANDS_OUT = 3.0
 """Times the typical rank's, or link's, part."""
+FULL = 0.5
+"""Of the ranks' time: a cable for whose messages they wait so long is the limit, also where nothing is unusual."""
 
 
 @dataclass(frozen=True)
@@ -121,16 +123,34 @@ def find(timeline: Timeline) -> Findings:
     span = timeline.slices
     seconds = float(span["end"].max() - span["begin"].min()) / 1e9 if len(span) else 0.0
     links = _links(timeline, proof)
+    ranks = _ranks(timeline)
+    full(blame, sum(rank.span for rank in ranks))
     named = culprits(blame, list(timeline.processes), [(link.source, link.dest) for link in links])
-    return Findings(timeline, seconds, _ranks(timeline), _calls(timeline), links, blame, proof, named)
+    return Findings(timeline, seconds, ranks, _calls(timeline), links, blame, proof, named)
+
+
+def full(blame: Blame, span: float) -> None:
+    """Where cables are the limit, the usual transfers over them are theirs.  `span`: of all ranks together."""
+    if sum(sum(calls.values()) for calls in blame.moving.values()) < FULL * span:
+        return
+    for cable, calls in blame.moving.items():
+        for call, seconds in calls.items():
+            for cause, part in ((cable, seconds), (("transfer",), -seconds)):
+                blame.seconds[cause] += part
+                blame.calls[cause][call] += part
 
 
 def culprits(blame: Blame, ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[tuple[Cause, float]]:
-    """Causes with a tenth of all waiting, in several calls, and much more than others of their kind."""
+    """Causes with a tenth of all waiting, in several calls, and much more than others of their kind.
+
+    A cable needs no others: it has been compared with what its own links carry.
+    """
     causes = []
-    for cause, seconds in blame.worst("late", "core", "work", "link"):
+    for cause, seconds in blame.worst("late", "core", "work", "link", "cable"):
         others = [blame.seconds.get((cause[0], *link), 0.0) for link in links]
-        if cause[0] != "link":
+        if cause[0] == "cable":
+            others = []
+        elif cause[0] != "link":
             others = [blame.seconds.get((cause[0], rank), 0.0) for rank in ranks]
         typical = statistics.median_low(others) if others else 0.0
         if seconds >= SHARE * blame.total and recurrence(blame, cause) >= RECURS and seconds >= STANDS_OUT * typical:

@@ -2,7 +2,8 @@
 
 A run is: what each rank computes before each call (the trace's gaps), the calls, and the links as the trace saw them.
 A call whose schedule is known is simulated (`algorithms/prediction/simulate.py`); of another, the time behind the last
-rank's coming is taken as it was.  A replay that does not come within a tenth of the run's own time predicts nothing.
+rank's coming is taken as it was.  A replay that does not come within a tenth of the run's own time, without what was
+taken as it was, predicts nothing; nor does one of few simulated calls say what other links or fewer bits would bring.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from hocket.algorithms import CONTRACTS, Algorithm, Link, Topology, get, names, simulate
+from hocket.algorithms import CONTRACTS, Algorithm, Link, Topology, get, hierarchical, names, simulate
 from hocket.codecs import CODECS
 from hocket.errors import ArgumentError
 from hocket.observe.cables import Cable, cables
 from hocket.observe.evidence import hosts_of
-from hocket.observe.findings import Findings
+from hocket.observe.findings import Calls, Findings
 from hocket.observe.policies import policy_would
 from hocket.observe.words import printable, seconds, share
 
@@ -27,6 +28,8 @@ MOST_CALLS = 1000
 """Calls that are replayed, the newest: 1 to 10 ms each."""
 OFF = 0.1
 """Part of the run's time by which a replay may be off."""
+MOST_OF = 0.5
+"""Part of the time in calls that must have been simulated where the change is one of what they send."""
 EXAMPLES = 'expected "link 0-1 x2" (ranks or hosts), "rank 2 like the median", "codec int8", or "policy priority"'
 
 
@@ -44,6 +47,12 @@ class Round:
     """None: not known, or not to be simulated."""
     nbytes: float
     segment: int
+    plain: bool
+    """Does it send float32, which a codec encodes?"""
+
+    @property
+    def simulated(self) -> bool:
+        return self.algorithm is not None and not self.algorithm.requires(len(self.members))
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,11 @@ class Run:
     seconds: float
     """It took, from the first rank's coming to the first of these calls to the last one's leaving."""
 
+    @property
+    def as_it_was(self) -> float:
+        """Seconds in calls that are not simulated."""
+        return sum(each.tail for each in self.rounds if not each.simulated)
+
 
 def what_if(findings: Findings, change: str) -> str:
     """In words: what the run would have taken.  Raises ArgumentError if it cannot be said."""
@@ -125,7 +139,7 @@ def what_if(findings: Findings, change: str) -> str:
 def reproduced(run: Run) -> float:
     """Seconds that the replay of the run as it was takes; ArgumentError if it is off by more than a tenth."""
     now = replayed(run)
-    if abs(now - run.seconds) > OFF * run.seconds:
+    if abs(now - run.seconds) > OFF * max(0.0, run.seconds - run.as_it_was):
         raise ArgumentError(
             f"the replay takes {seconds(now)} where the run took {seconds(run.seconds)}: it predicts nothing about"
             " this run (calls that overlap, or a machine that did something else, too)"
@@ -146,12 +160,15 @@ def taken(findings: Findings) -> Run:
     first = min(enter for _, enter, _ in whole[order[0]])
     left: dict[int, float] = {}
     rounds = []
-    kinds = _kinds(findings)
+    kinds, hosts = _kinds(findings), hosts_of(findings.timeline)
     for call in order:
         some = whole[call]
         gaps = {rank: enter - left.get(rank, first) for rank, enter, _ in some}
         tail = max(leave for _, _, leave in some) - max(enter for _, enter, _ in some)
-        rounds.append(Round(members[call], gaps, tail, *kinds.get(call, (None, 0.0, 0))))
+        calls, nbytes, segment = kinds.get(call, (None, 0.0, 0))
+        algorithm = _algorithm(calls, members[call], hosts) if calls is not None else None
+        plain = calls is not None and "(float32[" in calls.name
+        rounds.append(Round(members[call], gaps, tail, algorithm, nbytes, segment, plain))
         left.update({rank: leave for rank, _, leave in some})
     return Run(rounds, _links(findings), max(left.values()) - first)
 
@@ -168,8 +185,8 @@ def _members(findings: Findings) -> dict[Hashable, tuple[int, ...]]:
     return by_call
 
 
-def _kinds(findings: Findings) -> dict[Hashable, tuple[Algorithm | None, float, int]]:
-    """Of each call: its schedule if it is known and needs no root, its bytes, and its pipelined segment."""
+def _kinds(findings: Findings) -> dict[Hashable, tuple[Calls, float, int]]:
+    """Of each call: what is said of those with its name, its bytes, and its pipelined segment."""
     rows = findings.timeline.of("calls")
     about = {calls.name: calls for calls in findings.calls}
     longest: dict[Hashable, int] = defaultdict(int)
@@ -177,40 +194,55 @@ def _kinds(findings: Findings) -> dict[Hashable, tuple[Algorithm | None, float, 
     for track, seq, nbytes in zip(*(messages[n].tolist() for n in ("track", "seq", "bytes")), strict=True):
         call = findings.timeline.tracks[track].comm, seq
         longest[call] = max(longest[call], nbytes)
-    kinds: dict[Hashable, tuple[Algorithm | None, float, int]] = {}
+    kinds: dict[Hashable, tuple[Calls, float, int]] = {}
     for track, seq, name, nbytes in zip(*(rows[n].tolist() for n in ("track", "seq", "name", "bytes")), strict=True):
         call, said = (findings.timeline.tracks[track].comm, seq), about[findings.timeline.names[name]]
-        algorithm = _algorithm(said.collective, said.algorithm)
-        kinds[call] = algorithm, float(nbytes), longest[call]
+        kinds[call] = said, float(nbytes), longest[call]
     return kinds
 
 
-def _algorithm(collective: str, name: str) -> Algorithm | None:
-    if collective not in CONTRACTS or CONTRACTS[collective].rooted or name not in names(collective):
+def _algorithm(calls: Calls, members: Sequence[int], hosts: Mapping[int, str]) -> Algorithm | None:
+    """The schedule of a call if it is known and needs no root."""
+    if calls.collective not in CONTRACTS or CONTRACTS[calls.collective].rooted:
         return None
-    return get(collective, name)
+    if calls.algorithm == "hierarchical":
+        groups: dict[str, list[int]] = defaultdict(list)
+        for place, rank in enumerate(members):
+            groups[hosts.get(rank, "")].append(place)
+        return hierarchical(calls.collective, [*groups.values()])
+    return get(calls.collective, calls.algorithm) if calls.algorithm in names(calls.collective) else None
 
 
 def _links(findings: Findings) -> Links:
     """Latency and bandwidth of each link: a line through the mean times of its smallest and its largest messages.
 
-    Between hosts, those of the cable.
+    Between hosts, those of the cable.  A rank passes on what comes over a cable while it comes, so where there are
+    cables, the quickest message tells what a link inside a host carries.
     """
+    hosts, between = hosts_of(findings.timeline), cables(findings)
     seen: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in findings.evidence.transfers:
         seen[each.link][each.nbytes].append(each.seconds)
-    lines = {link: _line({n: statistics.fmean(times) for n, times in sizes.items()}) for link, sizes in seen.items()}
+    line = _quickest if between else _line
+    lines = {link: line(sizes) for link, sizes in seen.items()}
+    near = [line for link, line in lines.items() if hosts.get(link[0]) == hosts.get(link[1])] or [*lines.values()]
     typical = Link(0.0, inf)
-    if lines:
-        latency = statistics.median(link.latency for link in lines.values())
-        typical = Link(latency, statistics.median(link.bandwidth for link in lines.values()))
+    if near:
+        latency = statistics.median(link.latency for link in near)
+        typical = Link(latency, statistics.median(link.bandwidth for link in near))
     kernels = findings.timeline.of("kernels")
     nbytes = int(kernels["bytes"].sum())
     reducing = float((kernels["end"] - kernels["begin"]).sum()) / 1e9 / nbytes if nbytes else 0.0
-    return Links(typical, reduction=reducing, of=lines, host_of=hosts_of(findings.timeline), cables=cables(findings))
+    return Links(typical, reduction=reducing, of=lines, host_of=hosts, cables=between)
 
 
-def _line(points: Mapping[int, float]) -> Link:
+def _quickest(times: Mapping[int, Sequence[float]]) -> Link:
+    """Where most messages waited for something else."""
+    return Link(0.0, max(n / min(each) if min(each) else inf for n, each in times.items()))
+
+
+def _line(times: Mapping[int, Sequence[float]]) -> Link:
+    points = {n: statistics.fmean(each) for n, each in times.items()}
     (small, quick), (large, slow) = min(points.items()), max(points.items())
     beta = (slow - quick) / (large - small) if large > small else slow / large if large else 0.0
     if beta <= 0:
@@ -231,7 +263,7 @@ def replayed(run: Run) -> float:
 
 
 def _ends(run: Run, each: Round, starts: Sequence[float]) -> Sequence[float]:
-    if each.algorithm is None or each.algorithm.requires(len(starts)):
+    if each.algorithm is None or not each.simulated:
         return [max(starts) + each.tail] * len(starts)
     zero, links = min(starts), replace(run.links, members=each.members)
     since = [start - zero for start in starts]
@@ -246,8 +278,20 @@ def with_change(findings: Findings, run: Run, change: str) -> Run:
     """The run as it would be.  Raises ArgumentError for what cannot be changed."""
     for pattern, function in CHANGES:
         if match := re.fullmatch(pattern, change.strip()):
+            if function is not _like_the_median:
+                _most_simulated(run)
             return function(findings, run, *match.groups())
     raise ArgumentError(f"--what-if {printable(change)!r} is not understood: {EXAMPLES}")
+
+
+def _most_simulated(run: Run) -> None:
+    """Raise ArgumentError where what calls send was not replayed."""
+    in_calls = sum(each.tail for each in run.rounds)
+    if run.as_it_was > (1 - MOST_OF) * in_calls:
+        raise ArgumentError(
+            f"{share(run.as_it_was, in_calls)} of the time in calls is of collectives with a root or algorithms that"
+            " cannot be replayed: this run says nothing about what they send"
+        )
 
 
 def _other_link(findings: Findings, run: Run, one: str, other: str, times: str) -> Run:
@@ -259,12 +303,12 @@ def _other_link(findings: Findings, run: Run, one: str, other: str, times: str) 
     ranks = [{rank for rank, host in hosts.items() if name in (str(rank), host)} for name in (one, other)]
     pairs = {(a, b) for a in ranks[0] for b in ranks[1]} | {(b, a) for a in ranks[0] for b in ranks[1]}
     met = pairs & set(run.links.of)
-    if not met:
+    between = {(hosts[a], hosts[b]) for a, b in pairs} & set(run.links.cables)
+    if not met and not between:
         raise ArgumentError(f"--what-if: the trace saw no messages between {printable(one)} and {printable(other)}")
     factor = float(times)
     if not factor > 0:
         raise ArgumentError(f"--what-if: x{times} must be more than 0")
-    between = {(hosts[a], hosts[b]) for a, b in met}
     of = {link: _faster(e, factor if link in met else 1) for link, e in run.links.of.items()}
     faster = {cable: _faster(e, factor if cable in between else 1) for cable, e in run.links.cables.items()}
     return replace(run, links=replace(run.links, of=of, cables=faster))
@@ -287,12 +331,15 @@ def _like_the_median(findings: Findings, run: Run, rank: str) -> Run:
 
 
 def _with_codec(findings: Findings, run: Run, name: str) -> Run:
-    """All simulated calls send float32 in this codec; what encoding takes is not counted."""
+    """All simulated calls of float32 send this codec; what encoding takes is not counted."""
     known = {codec.name: codec for codec in CODECS}
     if name not in known:
         raise ArgumentError(f"--what-if: {printable(name)!r} is not a codec; known: {', '.join(known)}")
     part = known[name].nbytes(1 << 20) / (4 << 20)
-    return replace(run, rounds=[replace(each, nbytes=each.nbytes * part) for each in run.rounds])
+    if not any(each.plain and each.simulated for each in run.rounds):
+        raise ArgumentError("--what-if codec: codecs encode float32, and no calls of that can be replayed")
+    rounds = [replace(each, nbytes=each.nbytes * part) if each.plain else each for each in run.rounds]
+    return replace(run, rounds=rounds)
 
 
 CHANGES: list[tuple[str, Callable[..., Run]]] = [

@@ -23,7 +23,7 @@ def printable(text: str, most: int = 120) -> str:
 def seconds(value: float) -> str:
     """1.25 s, 310 ms, 42 us."""
     if value >= 1:
-        return f"{value:.2f} s" if value < 100 else f"{value:.0f} s"
+        return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} s"
     return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
 
 
@@ -70,6 +70,15 @@ def sentence(findings: Findings, cause: Cause, part: float) -> str:
         more = f" TCP says that {why}." if why else ""
         what = _link(findings, cause)
         return f"{what}: that made the ranks wait {seconds(part)} of {seconds(waited)}, {calls}.{more}"
+    if cause[0] == "cable":
+        sender, receiver = (printable(host) for host in cause[1:])
+        shared = findings.evidence.sharing
+        its = [link.tcp for link in findings.links if shared.cable((link.source, link.dest)) == cause]
+        why = next((f" TCP says that {tcp.why()}." for tcp in its if tcp.why()), "")
+        return (
+            f"The cable from host {sender} to host {receiver} is full: all its links together carried"
+            f" {rate(shared.rate(cause))}. The ranks waited {seconds(part)} of {seconds(waited)} for it, {calls}.{why}"
+        )
     rank = cause[1]
     why = {
         "late": "It came to the calls later than the others.",
@@ -143,6 +152,8 @@ def name(cause: Cause) -> str:
     """For a table: "rank 2, late"."""
     if cause[0] == "link":
         return f"link from rank {cause[1]} to {cause[2]}"
+    if cause[0] == "cable":
+        return f"cable from host {cause[1]} to {cause[2]}"
     words = {"late": "late", "core": "without a core", "work": "busy inside calls"}
     return f"rank {cause[1]}, {words[cause[0]]}" if cause[0] in words else OTHERS[cause[0]]
 

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 from hocket.collectives.recording.processes import Found, recorders, without_one
 from hocket.collectives.recording.records import SPAN, Kind, Recorded
-from hocket.collectives.recording.standing import Standing, holding_up, printable, standings, words
+from hocket.collectives.recording.standing import (
+    Standing,
+    awaits,
+    circles,
+    each_other,
+    holding_up,
+    printable,
+    standings,
+    words,
+)  # fmt: skip
 
 MOST_MARKS = 8
 """Names of marks that are shown of a rank: the latest."""
@@ -44,6 +53,25 @@ class Jobs(NamedTuple):
     held_up_by: dict[str, list[int]]
     unseen: list[int]
     """Processes that use hocket and have no recorder to be read."""
+    circles: dict[str, list[list[int]]] = {}
+    """Of each job, ranks that wait for each other."""
+    closed: int = 0
+    """Jobs that have ended, whose processes live: left out."""
+
+    def only(self, which: str | None) -> Jobs:
+        """Of one job, or of the one with this process; None: those that have not ended."""
+        wanted = {
+            job: rows for job, rows in self.jobs.items()
+            if (not all(map(ended, rows)) if which is None else which == job or which in {str(row.pid) for row in rows})
+        }  # fmt: skip
+        closed = len(self.jobs) - len(wanted) if which is None else 0
+        return self._replace(jobs=wanted, closed=closed, unseen=self.unseen if which is None else [])
+
+
+def ended(row: Rank) -> bool:
+    """Has it left its job?"""
+    left = any(each.comm == "world" and each.call == "close()" and not each.inside for each in row.standings)
+    return left or row.pid is None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,19 +80,28 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="hocket top", description=what, allow_abbrev=False)
     parser.add_argument("--once", action="store_true", help="print what there is now, and end")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--all", action="store_true", help="also jobs that have ended, whose processes live")
+    parser.add_argument("which", metavar="JOB|PID", nargs="?", help="only this job, or that of this process")
     options = parser.parse_args(argv)
+
+    def there() -> Jobs:
+        return look() if options.all else look().only(options.which)
+
+    if options.which is not None and not there().jobs:
+        print(f"hocket top: there is no job or rank {printable(options.which)!r} of this user here", file=sys.stderr)
+        return 1
     if options.json:
-        print(json.dumps(as_json(look()), indent=1))
+        print(json.dumps(as_json(there()), indent=1))
         return 0
     if options.once or not sys.stdout.isatty():
-        print(as_text(look()))
+        print(as_text(there()))
         return 0
     try:
         from hocket.tools.top_screen import show
     except ImportError as why:
         print(f"hocket top: {why}; install 'hocket[top]' for its screen, or ask for --once", file=sys.stderr)
         return 1
-    return show()
+    return show(there)
 
 
 def look(among: Collection[int] | None = None) -> Jobs:
@@ -79,8 +116,10 @@ def look(among: Collection[int] | None = None) -> Jobs:
         job: sorted((_row(*each) for each in there), key=lambda row: (row.rank, row.pid or 0))
         for job, there in by_job.items()
     }
-    held = {job: holding_up([part for part, _ in there]) for job, there in by_job.items()}
-    return Jobs(rows, held, without_one(found) if among is None else [])
+    parts = {job: [part for part, _ in there] for job, there in by_job.items()}
+    held = {job: holding_up(each) for job, each in parts.items()}
+    around = {job: circles(awaits(each)) for job, each in parts.items()}
+    return Jobs(rows, held, without_one(found) if among is None else [], around)
 
 
 def _row(part: Recorded, process: Found) -> Rank:
@@ -111,7 +150,9 @@ def as_json(there: Jobs) -> dict[str, Any]:
         job: [{**row._asdict(), "standings": [each._asdict() for each in row.standings]} for row in ranks]
         for job, ranks in there.jobs.items()
     }  # fmt: skip
-    return {"jobs": rows, "held_up_by": there.held_up_by, "unseen": there.unseen}
+    of = {name: {job: each[job] for job in rows if job in each} for name, each in (
+        ("held_up_by", there.held_up_by), ("wait_for_each_other", there.circles))}  # fmt: skip
+    return {"jobs": rows, **of, "unseen": there.unseen}
 
 
 def as_text(there: Jobs) -> str:
@@ -120,6 +161,9 @@ def as_text(there: Jobs) -> str:
     for job, rows in there.jobs.items():
         held = ", ".join(map(str, there.held_up_by[job]))
         slow = f"; the others wait for rank{'s' * (len(there.held_up_by[job]) > 1)} {held}" if held else ""
+        around = there.circles.get(job, [])
+        if set(there.held_up_by[job]) <= {rank for circle in around for rank in circle} and around:
+            slow = "".join(f"; {each_other(circle)}" for circle in around)
         lines.append(f"job {printable(job)}: {len(rows)} rank{'s' * (len(rows) != 1)} here{slow}")
         for row in rows:
             where = f"pid {row.pid}, {row.state}" if row.pid is not None else "dead"
@@ -128,6 +172,9 @@ def as_text(there: Jobs) -> str:
             lines += [f"      {words(each)}" for each in row.standings[1:4]]
             marks = "".join(f", {name} {value}" for name, value in row.marks.items())
             lines.append(f"      {rate}{marks}" + (f"; {row.overflow}" if row.overflow else ""))
+    if there.closed:
+        said = "job that has ended is" if there.closed == 1 else "jobs that have ended are"
+        lines.append(f"{there.closed} {said} not shown (--all)")
     if there.unseen:
         pids = ", ".join(map(str, there.unseen[:20]))
         lines.append(f"processes with hocket that cannot be seen (HOCKET_RECORDER=0, private memory, no job): {pids}")

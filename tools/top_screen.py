@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Footer, Header, Static
 
-from hocket.tools.top import as_text, look
+from hocket.tools.top import Jobs, as_text
 
 EVERY = 1.0
 """Seconds between two looks."""
@@ -18,6 +20,10 @@ class Top(App[None]):
     TITLE = "hocket top"
     BINDINGS = [("q", "quit", "quit"), ("space", "pause", "pause")]
     paused = False
+
+    def __init__(self, there: Callable[[], Jobs]) -> None:
+        super().__init__()
+        self.there = there
 
     def compose(self) -> ComposeResult:
         yield Header(show_clock=True)
@@ -32,7 +38,7 @@ class Top(App[None]):
     def refresh_jobs(self) -> None:
         """Look again, unless it is paused."""
         if not self.paused:
-            self.query_one("#jobs", Static).update(as_text(look()))
+            self.query_one("#jobs", Static).update(as_text(self.there()))
 
     def action_pause(self) -> None:
         """Hold the screen, or go on."""
@@ -40,7 +46,7 @@ class Top(App[None]):
         self.sub_title = "paused" if self.paused else ""
 
 
-def show() -> int:
-    """Run until the user ends it."""
-    Top().run()
+def show(there: Callable[[], Jobs]) -> int:
+    """Run until the user ends it; `there`: what there is now."""
+    Top(there).run()
     return 0

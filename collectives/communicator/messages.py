@@ -23,6 +23,7 @@ from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import InHost, Queue
 from hocket.collectives.engine.short_messages import ShortMessages
+from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.plans.instr import IN, OUT, About, Instr
 from hocket.collectives.plans.plan import Plan
@@ -245,7 +246,7 @@ class Messenger:
 
 def _plan_of(verb: str, text: str, step: list[Any], model: Buffer) -> Plan:
     dtype = model.dtype
-    return Plan([step], About(verb, "message", text, "", dtype.code, dtype.itemsize, model.nbytes))
+    return Plan([step], About(verb, "message", text, caller_site(), dtype.code, dtype.itemsize, model.nbytes))
 
 
 def user_tag(tag: int) -> int:

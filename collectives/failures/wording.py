@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import hocket.errors as errors
+from hocket.collectives.recording.standing import circles, each_other
 from hocket.control.protocol.messages import Account, Lost, Verdict
 
 MOST_SHOWN = 8
@@ -143,12 +144,13 @@ def build(
 def _mismatch(report: _Told, me: int, call: str, closing: bool) -> errors.Error:
     if report.waits_for is not None:
         return errors.MismatchError(
-            f"{report.text} ({report.group.text}): a message must have the dtype and the size of its recv."
+            f"{report.text}{report.group.on}: a message must have the dtype and the size of its recv."
             f"{report.lines}", report.own_calls)  # fmt: skip
     busy = [r for r, a in report.accounts.items() if a.get("handling")]
     if busy and closing:  # by a signal that all ranks have got, perhaps: they end too, and take longer
         return lost(busy, "a signal's handler runs in the middle of its call", report.group, me, call)
-    early = [r for r, a in report.accounts.items() if a.get("call") == CLOSE and "then" not in a]  # made no other call
+    left = [r for r, a in report.accounts.items() if a.get("state") == "left"]
+    early = left or [r for r, a in report.accounts.items() if a.get("call") == CLOSE and "then" not in a]
     if early and not closing:
         return lost(early, "it has left (closed this communicator, or exited)", report.group, me, call)
     return errors.MismatchError(
@@ -170,6 +172,9 @@ def _timeout(report: _Told) -> errors.TimeoutError:
     awaited = report.waits_for or [r for r, a in report.accounts.items() if not arrived(a, report.seq)]
     missing = holding_up(awaited, report.accounts) if awaited else []
     names = ranks(missing) if missing else "data that did not arrive (all ranks are in the call)"
+    if report.waits_for is not None:
+        waits = {r: _waits_for(a, report.accounts) for r, a in report.accounts.items()}
+        names += "".join(f" ({each_other(circle)})" for circle in circles(waits) if set(missing) <= set(circle))
     return errors.TimeoutError(
         f"{report.text} ({report.where}, seen by {report.who}): waiting for {names}:{report.lines}\n"
         "A longer limit: timeout= of the call, or HOCKET_TIMEOUT.", report.group.own(missing))  # fmt: skip
@@ -246,6 +251,8 @@ def _waits_for(account: Account, accounts: Mapping[int, Account]) -> list[int]:
 def arrived(account: Account, seq: int) -> bool:
     """Has that rank come to call number `seq`?"""
     if account.get("state") in ("no answer", "lost", "left", "error"):
+        return False
+    if account.get("call") == CLOSE and account.get("seq") == seq:  # in its place it leaves
         return False
     return int(account.get("seq", 0)) >= seq
 

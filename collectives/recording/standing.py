@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hocket.collectives.recording.records import NOBODY, Kind, Recorded, Ring
@@ -126,11 +126,33 @@ def holding_up(parts: Sequence[Recorded], now: int | None = None) -> list[int]:
 
     If all that are waited for wait in turn, those that are waited for by most.
     """
-    awaited: dict[int, tuple[int, ...]] = {}
-    for part in parts:
-        where = next(iter(standings(part, now)), None)
-        awaited[part.facts.rank] = where.waits_for if where is not None and where.inside else ()
+    awaited = awaits(parts, now)
     wanted = [rank for ranks in awaited.values() for rank in ranks]
     roots = sorted({rank for rank in wanted if not awaited.get(rank)})
     most = max((wanted.count(rank) for rank in wanted), default=0)
     return roots or sorted({rank for rank in wanted if wanted.count(rank) == most})
+
+
+def awaits(parts: Sequence[Recorded], now: int | None = None) -> dict[int, tuple[int, ...]]:
+    """By rank of a job, those that it waits for now."""
+    latest = {part.facts.rank: next(iter(standings(part, now)), None) for part in parts}
+    return {rank: at.waits_for if at is not None and at.inside else () for rank, at in latest.items()}
+
+
+def circles(awaited: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    """The ranks that wait for each other, directly or not; `awaited`: by rank, for whom each waits."""
+    reached: dict[int, set[int]] = {}
+    for rank in awaited:
+        ahead, met = list(awaited[rank]), set[int]()
+        while ahead:
+            if (other := ahead.pop()) not in met:
+                met.add(other)
+                ahead += awaited.get(other, ())
+        reached[rank] = met
+    found = {tuple(sorted(other for other in met if rank in reached.get(other, ()))) for rank, met in reached.items()}
+    return sorted([*ranks] for ranks in found if len(ranks) > 1)
+
+
+def each_other(ranks: Sequence[int]) -> str:
+    """As in "ranks 0 and 1 wait for each other"."""
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} wait for each other"

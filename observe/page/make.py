@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
+from math import inf
 
 from hocket.arguments import human
 from hocket.observe.findings import Findings, recurrence
@@ -79,8 +80,8 @@ def figure(picture: str, what: str) -> str:
 
 
 def _waits(findings: Findings) -> str:
-    kinds = {"late": "waits", "core": "other", "work": "kernels", "link": "receives"}
-    causes = findings.blame.worst("late", "core", "work", "link", "transfer", "unsure")
+    kinds = {"late": "waits", "core": "other", "work": "kernels", "link": "receives", "cable": "receives"}
+    causes = findings.blame.worst("late", "core", "work", "link", "cable", "transfer", "unsure")
     if not causes:
         return ""
     rows = [Bar(name(cause), [(kinds.get(str(cause[0]), "calls"), part)]) for cause, part in causes[:12]]
@@ -161,7 +162,7 @@ def _links(findings: Findings) -> str:
          seconds(findings.blame.seconds.get(("link", link.source, link.dest), 0.0)),
          recurrence(findings.blame, ("link", link.source, link.dest)), seconds(link.tcp.rtt) if link.tcp.rtt else "",
          link.tcp.again, share(link.tcp.receiver, link.tcp.busy) if link.tcp.busy else "")
-        for link in sorted(findings.links, key=lambda link: link.rate)
+        for link in sorted(findings.links, key=lambda link: link.rate or inf)
     ]  # fmt: skip
     heads = ["link", "messages seen whole", "bytes", "carried", "usual", "waited for it", "calls", "TCP: round trip",
              "packets sent again", "receiver's buffer full"]

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from hocket.observe.words import seconds
 
-WIDTH, ROW, LEFT = 900, 24, 150
+WIDTH, ROW, LEFT, LINE = 900, 24, 150, 18
+NAME = 48
+"""Characters of a name that fit a phone's width."""
 
 
 class Bar(NamedTuple):
@@ -18,13 +20,15 @@ class Bar(NamedTuple):
     parts: Sequence[tuple[str, float]]
 
 
-def _svg(name: str, title: str, description: str, height: int, inside: str) -> str:
+def _svg(name: str, title: str, description: str, height: int, inside: str, fits: bool = False) -> str:
+    """`fits`: its lengths are parts of the window's width, and its words keep their size."""
     stripe = (
         f'<defs><pattern id="{name}-stripe" width="7" height="7" patternUnits="userSpaceOnUse"'
         ' patternTransform="rotate(45)"><line class="stripe" x1="0" y1="0" x2="0" y2="7"/></pattern></defs>'
     )
+    size = f'height="{height}"' if fits else f'viewBox="0 0 {WIDTH} {height}"'
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="{name}-title {name}-what">'
+        f'<svg {size} role="img" aria-labelledby="{name}-title {name}-what">'
         f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-what">{escape(description)}</desc>'
         f"{stripe}{inside}</svg>"
     )
@@ -34,22 +38,22 @@ STRIPED = ("waits", "sends")
 
 
 def bars(name: str, title: str, description: str, rows: Sequence[Bar]) -> str:
-    """Horizontal ones, from 0 to the longest."""
+    """Horizontal ones, from 0 to the longest; above each its name and its value."""
     longest = max((sum(part for _, part in row.parts) for row in rows), default=0.0) or 1.0
     shapes = []
     for at, row in enumerate(rows):
-        top, x = at * ROW + 4, float(LEFT)
-        shapes.append(f'<text x="4" y="{top + 13}">{escape(row.name[:22])}</text>')
+        top, x = at * (ROW + LINE) + 4, 0.0
+        whole = seconds(sum(part for _, part in row.parts))
+        shapes.append(f'<text x="4" y="{top + 12}">{escape(row.name[:NAME])}: {whole}</text>')
         for kind, part in row.parts:
-            wide = part / longest * (WIDTH - LEFT - 70)
+            wide = part / longest * 100
             if wide > 0:
-                place = f'x="{x:.1f}" y="{top}" width="{wide:.1f}" height="{ROW - 6}"'
+                place = f'x="{x:.2f}%" y="{top + LINE}" width="{wide:.2f}%" height="{ROW - 6}"'
                 shapes.append(f'<rect class="{kind}" {place}/>')
                 if kind in STRIPED:
                     shapes.append(f'<rect {place} fill="url(#{name}-stripe)"/>')
             x += wide
-        shapes.append(f'<text x="{x + 4:.1f}" y="{top + 13}">{seconds(sum(p for _, p in row.parts))}</text>')
-    return _svg(name, title, description, len(rows) * ROW + 8, "".join(shapes))
+    return _svg(name, title, description, len(rows) * (ROW + LINE) + 8, "".join(shapes), fits=True)
 
 
 def matrix(name: str, title: str, description: str, ranks: Sequence[int], cells: dict[tuple[int, int], float]) -> str:

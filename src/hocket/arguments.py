@@ -98,10 +98,10 @@ def choices(name: object, known: Iterable[str], synonyms: Mapping[str, str] | No
 
 
 def human(nbytes: int) -> str:
-    """8 B, 64 KiB, 1 MiB."""
+    """8 B, 64 KiB, 1.76 MiB: three digits, if there are no more before the point."""
     size, unit = float(nbytes), "B"
     for larger in ("KiB", "MiB", "GiB"):
         if size < 1024:
             break
         size, unit = size / 1024, larger
-    return f"{size:g} {unit}"
+    return f"{size:.0f} {unit}" if size >= 100 else f"{size:.3g} {unit}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import os
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -254,3 +256,40 @@ def test_a_member_that_talks_nonsense_disturbs_nobody(joined: bool, reactor: Rea
             hostile.close()
             wait_for(lambda: 1 not in links._links)
         honest._link.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ECONNRESET, "the connection to it broke"), (errno.ECONNABORTED, "the connection to it broke"),
+        (errno.EPIPE, "the connection to it broke"), (errno.ETIMEDOUT, "its host does not answer"),
+        (errno.EHOSTUNREACH, "its host cannot be reached"), (errno.ENETUNREACH, "its host cannot be reached"),
+        (errno.ENETDOWN, "its host cannot be reached"), (0, ENDED),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("sending", [False, True])
+def test_only_a_connection_that_is_closed_tells_that_the_process_ended(
+    number: int, says: str, sending: bool, reactor: Reactor
+) -> None:
+    """The system tells an error once: to whoever sends or receives next."""
+
+    class Broken(socket.socket):
+        def recv(self, *args: int) -> bytes:
+            if number and not sending:
+                raise OSError(number, os.strerror(number))
+            return b""
+
+        def send(self, *args: object) -> int:
+            raise OSError(number, os.strerror(number))
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()) as peer:
+        ours, _ = listener.accept()
+        ears = Ears(reactor, Broken(fileno=ours.detach()))
+        if sending:
+            ears.link.send({})
+        reactor.soon(lambda: peer.send(b"x"))
+        wait_for(lambda: bool(ears.ended))
+    if sending and number in (errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE):
+        says = ENDED  # it has closed its end, and what was sent afterwards came back
+    assert says in ears.ended[0] and (says == ENDED) == ("its process ended" in ears.ended[0]), ears.ended

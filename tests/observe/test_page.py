@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hocket.arguments import human
 from hocket.observe.clocks import Ping
 from hocket.observe.findings import Findings, culprits, find, union
 from hocket.observe.merging import merge
 from hocket.observe.page.binned import binned
 from hocket.observe.page.make import page
 from hocket.observe.timeline import Timeline, Track, slices
-from hocket.observe.words import printable, sentence, summary
+from hocket.observe.words import printable, seconds, sentence, summary
 from support.ring_traces import SECOND, Link, computed, good, recorded, ring, slow
 
 DAY = 86_400_000_000_000
@@ -245,3 +246,28 @@ def test_without_script_the_page_is_whole(chromium: Any, tmp_path: Path) -> None
     assert not tab.locator("canvas").is_visible()
     assert tab.locator("table").count() == 8
     context.close()
+
+
+def test_on_a_phone_bars_have_their_values_and_words_stay_whole() -> None:
+    text = page(report(late=1))
+    pictures = re.findall(r"<svg height.*?</svg>", text)
+    assert len(pictures) == 2, "bars are as wide as the window"
+    for picture in pictures:
+        assert re.findall(r">[^<]*rank \d[^<]*: [\d.]+ (?:s|ms|us)</text>", picture), picture
+        parts = [float(part) for part in re.findall(r' x="([\d.]+)%"', picture)]
+        assert parts and max(parts) <= 100
+    assert "overflow-wrap: anywhere" not in re.findall(r"td:first-child[^}]*}", text)[0]
+
+
+def test_the_slowest_link_is_first_and_one_that_carried_nothing_last() -> None:
+    found = report(late=1)
+    links = [dataclasses.replace(found.links[0], dest=9, nbytes=0, rate=0.0), *found.links]
+    rows = re.findall(r'<th scope="row">(rank \d to \d)</th>', page(dataclasses.replace(found, links=links)))
+    assert rows[-1].endswith("to 9") and len(rows) == len(links)
+
+
+def test_sizes_have_three_digits() -> None:
+    assert [human(n) for n in (8, 1023, 1024, 1800, 65536, 1 << 20, 150 * 1024)] == [
+        "8 B", "1023 B", "1 KiB", "1.76 KiB", "64 KiB", "1 MiB", "150 KiB",
+    ]  # fmt: skip
+    assert [seconds(t) for t in (1.254, 13.23, 119.6, 0.31)] == ["1.25 s", "13.2 s", "120 s", "310 ms"]

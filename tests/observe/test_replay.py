@@ -116,3 +116,35 @@ def test_a_cable_that_all_ranks_of_two_hosts_share() -> None:
     truth = lasted(ran_as(computed(4), twice))
     for change in ("link anna-berta x2", "link 1-2 x2"):
         assert predicted(what_if(seen, change)) == pytest.approx(truth, rel=0.05), (change, truth)
+
+
+def test_a_hierarchical_call_is_replayed() -> None:
+    """Of hosts of one rank it is a ring."""
+    hosts = ("anna", "berta", "carla", "dora")
+    seen = find(merge(recorded(4, ran_as(computed(4), good), hosts, algorithm="hierarchical")))
+    run = taken(seen)
+    assert all(each.simulated for each in run.rounds) and reproduced(run) == pytest.approx(run.seconds, rel=0.03)
+    assert predicted(what_if(seen, "codec int8")) < 0.98 * run.seconds
+
+
+@pytest.mark.parametrize("change", ["link 0-1 x2", "codec int8"])
+def test_nothing_is_predicted_where_nothing_was_replayed(change: str) -> None:
+    """What is taken as it was fits always: that proves nothing."""
+    seen = find(merge(recorded(4, ran_as(computed(4), good), ("one",) * 4, algorithm="theirs")))
+    assert reproduced(taken(seen)) == pytest.approx(taken(seen).seconds, rel=1e-4)
+    with pytest.raises(ArgumentError, match="100% of the time in calls is of collectives with a root or algorithms"):
+        what_if(seen, change)
+    assert "instead of" in what_if(seen, "rank 2 like the median")
+
+
+def test_codecs_do_nothing_for_what_is_not_float32() -> None:
+    recordings = recorded(4, ran_as(computed(4), good), ("one",) * 4)
+    for each in recordings:
+        each.table[1] = each.table[1].__class__(**{**vars(each.table[1]), "text": "allreduce(float64[131072])"})
+    with pytest.raises(ArgumentError, match="codecs encode float32"):
+        what_if(find(merge(recordings)), "codec int8")
+
+
+def test_ranks_of_two_hosts_that_send_each_other_nothing_share_the_cable() -> None:
+    seen = find(merge(recorded(4, ran_as(computed(4), good), HOSTS)))
+    assert what_if(seen, "link 0-2 x2") == what_if(seen, "link anna-berta x2").replace("anna-berta", "0-2")

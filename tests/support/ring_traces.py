@@ -74,8 +74,9 @@ SECOND = 1_000_000_000
 
 
 def recorded(
-    p: int, ran: Ran, hosts: Sequence[str] = (), ahead: Sequence[int] = (), ppm: Sequence[float] = ()
-) -> list[Recorded]:
+    p: int, ran: Ran, hosts: Sequence[str] = (), ahead: Sequence[int] = (), ppm: Sequence[float] = (),
+    algorithm: str = "ring",
+) -> list[Recorded]:  # fmt: skip
     """What each rank recorded; its host, and its clock: ahead of the truth by so many ns, and faster by so much."""
     rows: list[list[tuple[float, int, int, int, int, int, int]]] = [[] for _ in range(p)]  # s, seq, bytes, kind, ...
     for stay in ran.stays:
@@ -99,7 +100,7 @@ def recorded(
             rows[dest] += [
                 (wait.since, seq, 0, Kind.WAIT_RECV, source, step, 1), (wait.until, seq, 0, Kind.MOVED, NOBODY, step, 0)
             ]  # fmt: skip
-    table = {0: What(), 1: What("allreduce(float32[262144])", "allreduce", "ring", "tcp", 1 << 20, 7, "train.py:12")}
+    table = {0: What(), 1: What("allreduce(float32[262144])", "allreduce", algorithm, "tcp", 1 << 20, 7, "train.py:12")}
     found = []
     for rank, mine in enumerate(rows):
         host, off = hosts[rank] if hosts else "one", ahead[rank] if ahead else 0

@@ -16,7 +16,7 @@ import pytest
 
 from hocket.collectives.recording.processes import Found
 from hocket.collectives.recording.records import Facts, Recorded
-from hocket.collectives.recording.standing import Standing, printable
+from hocket.collectives.recording.standing import Standing, circles, printable
 from hocket.tools import top
 from support.jobs import Job
 
@@ -212,7 +212,7 @@ def test_a_newcomer_is_shown_behind_the_dead_rank_whose_place_it_took(monkeypatc
 def test_the_command_prints_and_ends() -> None:
     command = [sys.executable, "-m", "hocket", "top", "--json"]
     shown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
-    assert set(shown) == {"jobs", "held_up_by", "unseen"}
+    assert set(shown) == {"jobs", "held_up_by", "wait_for_each_other", "unseen"}
 
 
 def test_there_may_be_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,11 +224,11 @@ def test_there_may_be_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_screen_shows_the_same_and_can_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = pytest.importorskip("hocket.tools.top_screen")
     looks: list[int] = []
-    monkeypatch.setattr(screen, "look", lambda: looks.append(1) or top.Jobs({"job": [row()]}, {"job": []}, []))
+    there = top.Jobs({"job": [row()]}, {"job": []}, [])
     monkeypatch.setattr(screen, "EVERY", 0.05)
 
     async def use() -> str:
-        app = screen.Top()
+        app = screen.Top(lambda: looks.append(1) or there)
         async with app.run_test() as pilot:
             await pilot.pause(0.3)
             text = str(app.query_one("#jobs").render())
@@ -242,3 +242,44 @@ def test_the_screen_shows_the_same_and_can_be_held(monkeypatch: pytest.MonkeyPat
     assert "rank 0 (pid 12, sleeping): in call 7" in asyncio.run(use())
 
 
+
+
+CROSSED = """
+import hocket, numpy as np, pathlib, sys
+comm = hocket.init()
+pathlib.Path({place!r}, str(comm.rank)).write_text(comm.world.recorder.job)
+try:
+    comm.recv(np.ones(3), comm.rank ^ 1, timeout=3)
+except hocket.TimeoutError as error:
+    print(error.missing, error)
+"""
+
+
+def test_ranks_that_wait_for_each_other_and_the_line_of_a_recv(tmp_path: Path) -> None:
+    with Job(4, CROSSED.format(place=str(tmp_path))) as job:
+        until, text = time.monotonic() + 20, ""
+        while "2 and 3 wait" not in text and time.monotonic() < until:
+            time.sleep(0.1)
+            there = top.look([each.pid for each in job.processes])
+            text = top.as_text(there)
+        pid = job.processes[2].pid
+        ends = job.wait(20)
+    name = (tmp_path / "0").read_text()
+    assert f"job {name}: 4 ranks here; ranks 0 and 1 wait for each other; ranks 2 and 3 wait for each other" in text
+    assert "in tag 0, recv(float64[3], source=1) at rank.py:6 in <module>, waits for rank 1 since" in text, text
+    assert list(there.only(name).jobs) == list(there.only(str(pid)).jobs) == [name] and not there.only("x").jobs
+    assert all(" wait for each other)" in end.out for end in ends), ends
+
+
+def test_jobs_that_have_ended_are_left_out() -> None:
+    closed = Standing("world", "collectives", False, 7, "close()", "x.py:3", 4.0, (), False, False)
+    ended = [row(standings=[closed]), row(rank=1, pid=None)]
+    lives = [row(standings=[closed]), row(rank=1)]
+    shown = top.Jobs({"old": ended, "new": lives}, {"old": [], "new": []}, [5]).only(None)
+    assert list(shown.jobs) == ["new"] and "1 job that ended are not shown" not in top.as_text(shown)
+    assert "1 job that has ended is not shown (--all)" in top.as_text(shown)
+
+
+def test_who_waits_for_whom_around() -> None:
+    assert circles({0: (1,), 1: (0,), 2: (0,), 3: ()}) == [[0, 1]]
+    assert circles({0: (1,), 1: (2,), 2: (0,), 3: (4,), 4: (3,)}) == [[0, 1, 2], [3, 4]] and circles({0: (1,)}) == []

@@ -6,6 +6,7 @@ Every test run of whoever has hocket loads this file, so it loads nothing more u
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,6 +39,18 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     from hocket.tools.testing import items
 
     return items.run(item, nextitem)
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
+    """An error of hocket's ends at the test's own call, but with --full-trace."""
+    outcome = yield
+    error = outcome.excinfo[1] if outcome.excinfo else None
+    if error is not None and "hocket.errors" in sys.modules and not item.config.option.fulltrace:
+        from hocket.collectives.job.uncaught import leave_users_frames
+
+        leave_users_frames(error)
+        outcome.force_exception(error)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

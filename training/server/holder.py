@@ -53,6 +53,7 @@ class Holder:
         self._left: set[int] = set()
         """Workers whose link has ended."""
         self._links: dict[int, Link] = {}
+        self._unreached: set[tuple[int, int]] = set()
         """To other servers, by uid."""
         self.view: View | None = None
         self._generation = -1
@@ -147,7 +148,10 @@ class Holder:
             try:
                 link = Link(hocket.connect(view.addresses[uid], timeout=REACH, **self._how), to_server=True)
             except Error as error:
-                log.warning("%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
+                again = (uid, view.generation) in self._unreached  # else it may have died, and the next view tells
+                self._unreached.add((uid, view.generation))
+                level = logging.WARNING if again else logging.INFO
+                log.log(level, "%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
                 return None
             self._links[uid] = link
             self._incoming.add(link)

@@ -266,3 +266,21 @@ def test_a_run_without_ranks_loads_one_file_of_it() -> None:
     words = [sys.executable, "-c", source.replace("NAMES", "('hocke', 'numpy')")]
     said = subprocess.run(words, capture_output=True, text=True, check=True, env=environ(), cold=True).stdout
     assert said.split() == ["hocket", "hocket.tools", "hocket.tools.testing", "hocket.tools.testing.plugin"]
+
+
+def test_an_error_ends_at_the_users_call(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("""
+import hocket
+import numpy as np
+
+def differ(comm):
+    comm.allreduce(np.ones(3 + comm.rank))
+
+def test_it():
+    hocket.local_world(2).run(differ)
+""")
+    for options, lines in ((), range(10, 40)), (("--full-trace",), range(100, 10**6)):
+        words = command("--rootdir", str(tmp_path), *options, "test_it.py")
+        done = subprocess.run(words, cwd=tmp_path, env=environ(), capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "MismatchError: the ranks called different things" in done.stdout, done
+        assert len(done.stdout.splitlines()) in lines and ("reporting.py" in done.stdout) == bool(options), done.stdout

@@ -44,6 +44,7 @@ class Heads:
         self.view: View | None = None
         self.over = False
         self._links: dict[int, Shared] = {}
+        self._unreached: set[tuple[int, int]] = set()
         """By the server's uid."""
         self._viewed, self._installing = threading.Condition(), threading.Lock()
 
@@ -123,6 +124,9 @@ class Heads:
             except Error as error:
                 if not self._elastic:
                     raise
-                log.warning("%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
+                again = (uid, view.generation) in self._unreached  # else it may have died, and the next view tells
+                self._unreached.add((uid, view.generation))
+                level = logging.WARNING if again else logging.INFO
+                log.log(level, "%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
                 return None
         return link
