@@ -15,12 +15,8 @@ import contextlib
 import errno
 import os
 import socket
-import socketserver
 import stat
-import threading
 from collections.abc import Iterable, Iterator
-from http.server import BaseHTTPRequestHandler
-from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -29,11 +25,10 @@ from prometheus_client.registry import Collector as AnyCollector
 import hocket
 from hocket.errors import ArgumentError
 from hocket.observe.metrics.families import FAMILIES, Reader
+from hocket.observe.metrics.server import Server
 
-KIND = "text/plain; version=0.0.4; charset=utf-8"
-PATIENCE = 5.0
-"""Seconds that a client may take to ask."""
-LOCAL = {"localhost", "127.0.0.1"}
+FRESH = 1.0
+"""Seconds for which a text is given again at a port, where every user of the host may ask."""
 
 
 class Collector(AnyCollector):
@@ -72,40 +67,41 @@ def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None
     registry = CollectorRegistry()
     registry.register(Collector(*comms))
     try:
-        server: socketserver.BaseServer
         if path is not None:
-            server, where = _Unix(path, _answering(registry)), path
+            sock, where = _unix(path), path
         else:
             assert port is not None
-            chosen = port + comms[0].local_rank if port else 0
-            server = _Loopback(("127.0.0.1", chosen), _answering(registry))
-            where = f"127.0.0.1:{server.server_address[1]}"
+            sock = _port(port + comms[0].local_rank if port else 0)
+            where = f"127.0.0.1:{sock.getsockname()[1]}"
     except (OSError, OverflowError) as why:
         raise ArgumentError(f"serve: nothing can listen at {path or port!r}: {why}") from None
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="hocket metrics", daemon=True)
-    thread.start()
+    server = Server(sock, lambda: generate_latest(registry), 0.0 if path is not None else FRESH)
     try:
         yield where
     finally:
-        server.shutdown()
-        server.server_close()
+        server.close()
         if path is not None:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
 
-class _Loopback(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
+def _port(port: int) -> socket.socket:
+    sock = socket.socket()
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+        sock.listen()  # where two have bound one port at once, this fails for one of them
+        return sock
+    except BaseException:
+        sock.close()
+        raise
 
 
-class _Unix(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        os.fchmod(self.socket.fileno(), 0o600)  # before it has a name
-        path = self.server_address
-        assert isinstance(path, str)
+def _unix(path: str) -> socket.socket:
+    """A socket with this name, bound.  OSError: somebody is there."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        os.fchmod(sock.fileno(), 0o600)  # before it has a name
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.lstat(path).st_mode):
                 raise FileExistsError(errno.EEXIST, "there is a file, and no socket")
@@ -114,31 +110,8 @@ class _Unix(socketserver.ThreadingUnixStreamServer):
                 if probe.connect_ex(path) != errno.ECONNREFUSED:
                     raise OSError(errno.EADDRINUSE, "another process listens there")
             os.unlink(path)  # of a process that was killed
-        super().server_bind()
-
-
-def _answering(registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:
-    class Answer(BaseHTTPRequestHandler):
-        timeout = PATIENCE
-
-        def do_GET(self) -> None:
-            host = self.headers.get("Host", "localhost").partition(":")[0]
-            if self.server.address_family != socket.AF_UNIX and host not in LOCAL:  # type: ignore[attr-defined]
-                self.send_error(403, "ask 127.0.0.1")  # a page of another site, by a name that leads here
-            elif self.path.partition("?")[0] != "/metrics":
-                self.send_error(404, "only /metrics is served")
-            else:
-                body = generate_latest(registry)
-                self.send_response(200)
-                self.send_header("Content-Type", KIND)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-        def address_string(self) -> str:
-            return "local"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    return Answer
+        sock.bind(path)
+        return sock
+    except BaseException:
+        sock.close()
+        raise

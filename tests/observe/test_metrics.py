@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import socket
+import struct
+import threading
 import time
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +22,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 import hocket
-from hocket.observe.metrics import families
+from hocket.observe.metrics import families, server
 from hocket.observe.metrics.families import FAMILIES, Reader, _Waits
 from hocket.observe.metrics.prometheus import serve
 from hocket.observe.metrics.telemetry import observe
@@ -115,6 +118,50 @@ def test_on_a_port_it_is_for_this_host_alone() -> None:
         assert ask(where, host="evil.example")[0] == 403
         with pytest.raises(hocket.ArgumentError, match="nothing can listen"):
             serve(world.comms[0], port=int(where.rpartition(":")[2])).__enter__()
+
+
+def test_strangers_cost_one_thread_and_a_few_descriptors(capfd: pytest.CaptureFixture[str]) -> None:
+    """Users of the host may connect: they say nothing, or a byte, or reset the connection; an honest one is served."""
+    with hocket.local_world(1) as world, serve(world.comms[0], port=0) as where:
+        place = ("127.0.0.1", int(where.rpartition(":")[2]))
+        before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+        held = []
+        for i in range(60):
+            held.append(socket.create_connection(place, 5))
+            held[-1].sendall(b"G" * (i % 2))
+        for _ in range(30):
+            with socket.create_connection(place, 5) as rude:
+                rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                rude.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert ask(where)[0] == 200
+        theirs = len(os.listdir("/proc/self/fd")) - before - len(held)
+        assert theirs <= server.MOST + 1 and threading.active_count() == threads
+        with socket.create_connection(place, 5) as long:
+            long.sendall(b"GET /metrics HTTP/1.0\r\nX: " + b"y" * 100_000)
+            with contextlib.suppress(ConnectionResetError):
+                assert long.recv(100) == b""
+        for each in held:
+            each.close()
+        assert ask(where)[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_a_request_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then does not keep a connection."""
+    monkeypatch.setattr(server, "PATIENCE", 0.3)
+    with hocket.local_world(1) as world, serve(world.comms[0], port=0) as where:
+        with socket.create_connection(("127.0.0.1", int(where.rpartition(":")[2])), 5) as slow:
+            slow.settimeout(0.05)
+            began, ended = time.monotonic(), False
+            while not ended and time.monotonic() - began < 10:
+                try:
+                    slow.send(b"G")
+                    ended = slow.recv(1) == b""
+                except TimeoutError:
+                    pass
+                except ConnectionError:
+                    ended = True
+        assert ended and 0.2 < time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("given", [{}, {"path": "/tmp/x", "port": 1}, {"port": 70000}, {"path": "/no/such/folder"}])
