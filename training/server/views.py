@@ -49,7 +49,10 @@ def decide(generation: int, said: Sequence[Says], who: str) -> View:
     """
     servers = [each for each in said if each.address]
     if not servers:
-        raise PeerLostError(f"{who}: no server is left", [])
+        raise PeerLostError(
+            f"{who}: no server is left: start again with serve(..., snapshot=folder), which begins with its newest "
+            "snapshots; without any, what was pushed is lost", []
+        )  # fmt: skip
     known = [each for each in servers if each.shards]
     _agree(said, known, who)
     shards = known[0].shards if known else len(servers)

@@ -18,14 +18,14 @@ class ServedEmbedding(torch.nn.Module):
     """Like `torch.nn.Embedding`, but its rows are a table of a parameter server (`hocket.training.Rows`).
 
     `forward(ids)` pulls the rows of these ids, each once: a tensor of shape (*ids.shape, width), on the device of
-    `ids`.  `backward()` begins to push the rows' gradients, which the table's optimizer on the servers applies; with
-    `optimizer="sgd"` and the like there is nothing else to do.  The module has no parameters: the other parameters have
-    an optimizer here, and `client.tick()` ends a step, as everywhere.
+    `ids`.  `backward()` adds up the rows' gradients, also of several uses and micro-batches.  `client.tick()` ends a
+    step: it begins to push their sum, and the table's optimizer on the servers steps once by it, as torch's does.  The
+    module has no parameters: the other parameters have an optimizer here.
 
     `prefetch(ids)` begins the pull of a later batch, which arrives while this one is computed.  A row that is pushed
     from here meanwhile is pulled again by `forward`; what other workers push meanwhile is seen a step later.
-    `wait()` returns when what was pushed is acknowledged.  Raises ArgumentError (a table without `Rows`; what
-    the servers refuse), PeerLostError.
+    `wait()` pushes what there is, and returns when it is acknowledged.  It and `tick()` raise ArgumentError (what the
+    servers refuse), PeerLostError.
 
     Cost: a pull and a push of 4 * width bytes for each different id.
     """
@@ -39,7 +39,10 @@ class ServedEmbedding(torch.nn.Module):
         self._coming: tuple[Keys, Handle] | None = None
         self._pushed: list[Keys] = []
         """Keys of what was pushed since that was begun."""
+        self._gradients: list[tuple[Keys, torch.Tensor]] = []
+        """What this step has given."""
         self._pushes: list[tuple[Handle, torch.Tensor]] = []
+        client.gathering.add(self)
 
     def extra_repr(self) -> str:
         return f"{self.name!r}, width={self.table.width}"
@@ -54,15 +57,32 @@ class ServedEmbedding(torch.nn.Module):
         rows = torch.from_numpy(self._pulled(keys)).to(ids.device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
-            rows.register_hook(lambda gradient: self._push(keys, gradient))  # type: ignore[no-untyped-call]
+            rows.register_hook(  # type: ignore[no-untyped-call]
+                lambda gradient: self._gradients.append((keys, gradient.detach().to("cpu", copy=True)))
+            )
         places = torch.from_numpy(where.reshape(ids.shape)).to(ids.device)
         return torch.nn.functional.embedding(places, rows)
 
     def wait(self) -> None:
-        """Until all that was pushed is acknowledged."""
+        """Push what this step has given so far, and wait until all that was pushed is acknowledged."""
+        self.flush()
         pushes, self._pushes = self._pushes, []
         for handle, _ in pushes:
             handle.wait()
+
+    def flush(self) -> None:
+        """Begin to push what this step has given.  `client.tick()` calls it."""
+        while self._pushes and self._pushes[0][0].done():
+            self._pushes.pop(0)[0].wait()  # raises what was refused
+        gradients, self._gradients = self._gradients, []
+        if not gradients:
+            return
+        keys, where = np.unique(np.concatenate([keys for keys, _ in gradients]), return_inverse=True)
+        rows = torch.cat([rows for _, rows in gradients])
+        total = rows.new_zeros(len(keys), rows.shape[1]).index_add_(0, torch.from_numpy(where), rows)
+        self._pushes.append((self.client.push(self.name, total, rows=keys, async_op=True), total))
+        if self._coming is not None:
+            self._pushed.append(keys)
 
     def _pulled(self, keys: Keys) -> Any:
         if self._coming is None or not np.array_equal(self._coming[0], keys):
@@ -71,15 +91,6 @@ class ServedEmbedding(torch.nn.Module):
         if pushed and (old := np.isin(keys, np.concatenate(pushed))).any():
             rows[old] = self.client.pull(self.name, rows=keys[old])
         return rows
-
-    def _push(self, keys: Keys, gradient: torch.Tensor) -> None:
-        while self._pushes and self._pushes[0][0].done():
-            self._pushes.pop(0)[0].wait()  # raises what was refused
-        kept = gradient.detach().to("cpu", copy=True)
-        handle = self.client.push(self.name, kept.numpy(), rows=keys, async_op=True)
-        self._pushes.append((handle, kept))
-        if self._coming is not None:
-            self._pushed.append(keys)
 
 
 def _keys(ids: torch.Tensor) -> Keys:

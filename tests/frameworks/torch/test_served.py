@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import runpy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.torch import ServedEmbedding
-from hocket.training import SGD, Client, Range, Rows, serve
+from hocket.training import SGD, Adagrad, Adam, Client, Range, Rows, serve
 from support.worlds import spread
 
 WIDTH, ROWS, STEPS = 4, 40, 5
@@ -64,6 +65,40 @@ def test_it_learns_what_one_process_learns(size: int) -> None:
     spread(learns, size, "threads")
 
 
+OPTIMIZERS: dict[str, tuple[Any, Any]] = {
+    "sgd": (SGD(0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+    "momentum": (SGD(0.1, 0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    "adagrad": (Adagrad(0.1), lambda p: torch.optim.Adagrad(p, lr=0.1)),
+    "adam": (Adam(0.1), lambda p: torch.optim.Adam(p, lr=0.1)),
+}
+
+
+def used_again(comm: Communicator) -> None:
+    """Twice in a step, and in two micro-batches: one step of the optimizer a tick, by the sum, as torch's."""
+    tables = {name: Rows(WIDTH, optimizer=ours, rows=8, seed=3) for name, (ours, _) in OPTIMIZERS.items()}
+    with serve(comm, tables, on=[0], works=True) as server, Client(server) as client:
+        for name, (_, torchs) in OPTIMIZERS.items():
+            embedding, began = ServedEmbedding(client, name), torch.from_numpy(tables[name].began(np.arange(8)))
+            dense = torch.nn.Embedding.from_pretrained(began, freeze=False)
+            optimizer = torchs(dense.parameters())
+            for step in range(4):
+                for each in (embedding, dense):
+                    for micro in range(2):
+                        ids = torch.tensor([1, 2 + micro, 1, 7])
+                        (each(ids).square().sum() + each(ids + step % 2 - 1).sin().sum()).backward()
+                    if name in ("momentum", "adam"):  # torch's move rows without a gradient, too
+                        each(torch.arange(8)).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                client.tick()
+            found = embedding(torch.arange(8)).detach()
+            torch.testing.assert_close(found, dense.weight.detach(), rtol=0, atol=2e-6, msg=name)
+
+
+def test_an_embedding_that_is_used_several_times_in_a_step() -> None:
+    spread(used_again, 1, "threads")
+
+
 def behind(comm: Communicator) -> None:
     """One worker whose next rows are on their way while it computes: its own pushes are not missed."""
     if comm.rank == 0:
@@ -100,6 +135,7 @@ def refuses(comm: Communicator) -> None:
         with pytest.raises(hocket.ArgumentError, match="ids must be a tensor of int64 or int32; got a list"):
             embedding([1, 2])
         (embedding(torch.tensor([1])) * float("nan")).sum().backward()
+        embedding(torch.tensor([1, 2])).sum().backward()
         with pytest.raises(hocket.ArgumentError, match="not finite"):
             embedding.wait()
 

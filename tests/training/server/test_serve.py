@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
@@ -75,6 +77,71 @@ def in_one_process(comm: Communicator) -> None:
 
 def test_ranks_that_serve_and_work() -> None:
     spread([in_one_process, of_no_axis], 3, "threads")
+
+
+PARTS: dict[str, Range | Rows] = {
+    "w": Range(8, slice=8), "e": Rows(1, rows=90), "d": Range(2, "float64"), "free": Rows(1)
+}  # fmt: skip
+
+
+def changes_nothing(comm: Communicator) -> None:
+    """What is refused: no slice, no row of any server, nothing of what a codec has left."""
+    for codec in (None, "int8"):
+        with serve(comm, PARTS, on=range(comm.size), works=True) as server, Client(server, codec=codec) as client:
+            if comm.rank:
+                continue
+            keys, w = np.arange(90), np.linspace(0.1, 1, 8)
+            client.push("w", w)
+            before, rows = client.pull("w"), client.pull("e", rows=keys)
+            one_bad = np.ones((90, 1))
+            one_bad[77] = np.inf
+            wrong: list[tuple[str, Any, Any, str]] = [
+                ("w", [1, 1, 1, 1, 1, 1, 1, np.nan], None, "'w': a value that was pushed is not finite in float32"),
+                ("w", np.full(8, 1e300), None, "not finite in float32"),
+                ("w", np.ones(7), None, r"shape \(8,\), got \(7,\)"),
+                ("w", np.ones(8) * 1j, None, "complex128, and a table holds float32: push x.real"),
+                ("w", ["a"] * 8, None, "not numbers"),
+                ("w", np.ones(8), keys[:8], "rows= is for tables of Rows"),
+                ("e", np.ones((90, 1)), keys + 1, "key 90 is unknown: keys are 0 to 89"),
+                ("e", np.ones((90, 1)), keys - 1, "key -1 is unknown"),
+                ("e", np.ones((2, 1)), np.array([3, 2**63 + 5], np.uint64), "key 9223372036854775813 is unknown"),
+                ("e", one_bad, keys, "not finite"),
+                ("e", np.ones((89, 1)), keys, r"shape \(90, 1\)"),
+                ("free", np.ones((1, 1)), [-5], "key -5 is unknown: keys are 0 to 9223372036854775807"),
+                ("e", np.ones((2, 1)), None, "must be whole numbers"),
+            ]
+            if codec:
+                wrong += [("d", np.ones(2), None, "float32")]
+            for name, values, rows_of, words in wrong:
+                for how in (client.push, client.push_pull):
+                    with pytest.raises(hocket.ArgumentError, match=words):
+                        how(name, values, rows_of)
+            same(client.pull("w"), before, "w")
+            same(client.pull("e", rows=keys), rows, "e")
+            for _ in range(50):
+                client.push("w", w)
+            assert np.abs(client.pull("w") - 51 * w).max() < 0.01, "what was lost was kept, and is finite"
+
+
+def test_a_push_that_is_refused_changes_nothing() -> None:
+    for size in (1, 3):
+        spread(changes_nothing, size, "threads")
+
+
+def of_torch(comm: Communicator) -> None:
+    with serve(comm, PARTS, on=[0], works=True) as server, Client(server) as client:
+        client.push("w", torch.nn.Parameter(torch.ones(8)))
+        client.push("w", torch.full((8,), 0.5, dtype=torch.bfloat16))
+        client.push("w", np.full(8, 0.25, np.float16))
+        client.push("w", [True] * 8)
+        assert (client.pull("w") == 2.75).all()
+        with pytest.raises(hocket.ArgumentError, match="complex64"):
+            client.push("w", torch.ones(8, dtype=torch.complex64))
+
+
+def test_tensors_are_pushed() -> None:
+    """Those that require grad, and dtypes that NumPy has not, too."""
+    spread(of_torch, 1, "threads")
 
 
 def refuses(comm: Communicator) -> None:

@@ -17,7 +17,9 @@ import pytest
 import hocket
 from hocket.training.server.shards.clocks import Clocks, staleness
 from hocket.training.server.shards.shard import COPY, HEAD, Shard
+from hocket.training.server.wire import messages as say
 from hocket.training.server.wire.messages import Cut, Forward, Gone, Linked, Push, Role
+from hocket.training.server.worker.heads import fate
 from hocket.training.server.worker.outbox import Outbox
 
 ITEMS = ("a", "b")
@@ -367,3 +369,22 @@ def test_random_orders_with_links_that_end(servers: int) -> None:
     for seed in range(100):
         job = SimulatedJob("ssp:1", workers=3, clocks=2, servers=servers, eager=seed % 2 == 0)
         wander(job, (HEAD_DIES, COPY_DIES), f"cuts {servers} {seed}", cuts=0.15)
+
+
+def test_what_is_lost_is_counted_without_clocks() -> None:
+    """Nor what was refused; and a client says what became of what was acknowledged."""
+    outbox = Outbox(1)
+    outbox.view(0)
+    outbox.take(say.Welcome(0, 0, 0))
+    for number in range(1, 11):  # 1, 4, 7 and 10 are clocks, 2 is refused
+        outbox.tick(number) if number % 3 == 1 else outbox.push(number)
+    outbox.take(say.Refused(0, 2, "why", True))
+    outbox.take(say.Ack(0, 6, 3))
+    outbox.take(say.Ack(0, 10, 6))
+    assert "a snapshot has 3 of the 5 pushes" in fate(outbox)
+    outbox.view(1)
+    outbox.take(say.Welcome(1, 6, 0))
+    assert outbox.lost == 2
+    outbox.view(2)
+    outbox.take(say.Welcome(2, 0, 0))
+    assert outbox.lost == 5

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import hocket
+from hocket.codecs import CODECS
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError
 from hocket.training import SGD, Adagrad, Adam, Client, Range, Rows, serve
-from hocket.training.server.shards import snapshots
 from hocket.training.server.shards.store import Change, Tables, What
 from hocket.training.server.tables import SHARES, Layout, shares
+from hocket.training.server.worker.encoding import Encoder, wire_codec
 from support.worlds import same, spread
 
 N = 24
@@ -59,47 +58,20 @@ def test_shares_are_about_as_large() -> None:
     assert counts.min() > 50 and counts.max() < 160
 
 
-def test_snapshots_are_checked(tmp_path: pathlib.Path) -> None:
-    """The newest that is whole is read; two stay; other tables are refused."""
-    folder = snapshots.Folder(str(tmp_path), "tables")
-    for order in (3, 7, 11):
-        book = snapshots.Book(order, {2**47: order, 5: 1}, {5: 4})
-        folder.write(2, book, {(0, 1): {"values": np.full(3, order, np.float32)}, (1, 0): {"keys": np.arange(2)}})
-    names = sorted(os.listdir(tmp_path))
-    assert names == ["shard-2.000000000007", "shard-2.000000000011"]
-    found = folder.newest(2)
-    assert found is not None and found[0] == snapshots.Book(11, {2**47: 11, 5: 1}, {5: 4})
-    assert found[1][0, 1]["values"].tolist() == [11.0] * 3 and found[1][1, 0]["keys"].tolist() == [0, 1]
-    whole = (tmp_path / names[1]).read_bytes()
-    for broken in (whole[:-1], whole[:-3] + b"\x7f" + whole[-2:], whole[:40], b""):
-        (tmp_path / names[1]).write_bytes(broken)
-        again = folder.newest(2)
-        assert again is not None and again[0].order == 7
-    (tmp_path / names[1]).write_bytes(whole)
-    with pytest.raises(hocket.ArgumentError, match="other tables"):
-        snapshots.Folder(str(tmp_path), "others").newest(2)
-    assert folder.newest(1) is None
-
-
-def goes_on(comm: Communicator, folder: str, began: float) -> None:
-    """A second job begins where the first has ended."""
-    tables = {"w": Range(8), "e": Rows(2, optimizer="put")}
-    if comm.rank == 0:
-        server = serve(comm, tables, on=[0], clock="async", snapshot=folder)
-        assert server.wait(60)
-        return
-    with Client(comm, tables) as client:
-        same(client.pull("w"), np.full(8, began, np.float32), "at the beginning")
-        client.push("w", np.ones(8))
-        if began:
-            same(client.pull("e", rows=[4]), np.full((1, 2), 7, np.float32), "a row")
-        client.push("e", np.full((1, 2), 7.0), rows=[4])
-
-
-def test_a_job_goes_on_from_a_snapshot(tmp_path: pathlib.Path) -> None:
-    for began in (0.0, 1.0):
-        with hocket.local_world(2) as world:
-            world.run(goes_on, str(tmp_path), began)
+def test_what_a_codec_leaves_is_taken_back_if_a_push_is_refused() -> None:
+    """As if it had not been made, also if others were encoded since; one that cannot be encoded leaves nothing."""
+    dice = np.random.default_rng(1)
+    refused, kept, last = (Change(0, 0, None, dice.standard_normal(300).astype(np.float32)) for _ in range(3))
+    encoder, codec = Encoder(wire_codec("int8")), CODECS[wire_codec("int8") - 1]
+    ((_, undo),), ((sent, _),) = encoder.encoded([refused]), encoder.encoded([kept])
+    assert undo is not None
+    undo()
+    left = encoder._residuals[0, 0]
+    assert np.allclose(codec.decode(sent.values, 300) + left, kept.values, atol=1e-5) and np.abs(left).max() > 1e-3
+    with pytest.raises(ArgumentError, match="not finite by codec='int8'"):
+        encoder.encoded([kept, kept._replace(part=1, values=np.full(300, np.inf, np.float32))])
+    ((sent, _),) = encoder.encoded([last])
+    assert np.allclose(codec.decode(sent.values, 300) + encoder._residuals[0, 0], last.values + left, atol=1e-5)
 
 
 def with_codecs(comm: Communicator) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,10 @@ from hocket.training.server.holder import Holder
 from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.serve import Server
-from hocket.training.server.shards.store import Change, What
+from hocket.training.server.shards.store import Change, What, finite
 from hocket.training.server.tables import Layout, Part, Rows, Table, as_keys, shares
 from hocket.training.server.views import Says
-from hocket.training.server.worker.encoding import Encoder, wire_codec
+from hocket.training.server.worker.encoding import Encoder, as_values, wire_codec
 from hocket.training.server.worker.handles import Handle, Open
 from hocket.training.server.worker.heads import Heads
 from hocket.training.server.worker.receiving import Receiver
@@ -42,7 +43,8 @@ class Client:
     added to the next push of the same table; `answers`: of pulls.  `timeout`: seconds that it waits for a new head of
     a shard that is lost.  The rest: as in `hocket.connect`.
 
-    `clock`: how often it has ticked.  `lost`: changes that servers had acknowledged and lost, without copies.
+    `clock`: how often it has ticked.  `lost`: changes that servers had acknowledged and lost, without copies;
+    a push is one for each slice, or each server that has some of its rows.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class Client:
         self.who = f"rank {comm.rank if member is None else member.comm.rank}: Client"
         self._encoder, self._answers = Encoder(wire_codec(codec)), wire_codec(answers)
         self._window, self.clock = whole(window, "window"), 0
+        self.gathering: weakref.WeakSet[Any] = weakref.WeakSet()
+        """What pushes at the end of a clock: `flush()` of each is called then."""
         elastic = comm.door is not None if member is None else member.elastic
         self._heads = Heads(self.who, self.uid, elastic, timeout, how)
         self._receiver = Receiver(self._heads)
@@ -99,16 +103,21 @@ class Client:
         PeerLostError.
         """
         number, table = self._table(name)
-        array, handle = self._checked(table, name, values, rows), Handle(None, self._receiver.wait)
-        if isinstance(table, Rows):
-            keys = as_keys(rows)
-            for way, where in self._dealt(keys):
-                self._change(handle, way, name, Change(number, 0, keys[where], array[where].reshape(-1)), (0, 0))
+        array, keys = self._checked(table, name, values, rows)
+        handle, flat = Handle(None, self._receiver.wait), array.reshape(-1)
+        if keys is not None:
+            dealt = self._dealt(keys)
+            changes = [Change(number, 0, keys[where], array[where].reshape(-1)) for _, where in dealt]
+            ends = [(way, (0, 0)) for way, _ in dealt]
         else:
-            flat = array.reshape(-1)
-            for part in self._parts[number]:
-                change = Change(number, part.number, None, flat[part.first : part.end])
-                self._change(handle, self.ways[part.shard], name, change, (part.first, part.end))
+            parts = self._parts[number]
+            changes = [Change(number, part.number, None, flat[part.first : part.end]) for part in parts]
+            ends = [(self.ways[part.shard], (part.first, part.end)) for part in parts]
+        for (change, undo), (way, part) in zip(self._encoder.encoded(changes), ends, strict=True):
+            nbytes = change.values.nbytes
+            self._room(way, nbytes)
+            handle.begin(way)
+            way.push(change, Open(handle, part, nbytes, undo=undo))
         return handle if async_op else self._waited(handle, f"push {name}")
 
     def pull(self, name: str, rows: Any = None, *, out: Any = None, async_op: bool = False) -> Any:
@@ -129,6 +138,7 @@ class Client:
 
     def tick(self) -> int:
         """This worker has ended a clock.  Its new one.  Does not wait."""
+        self._flush()
         self.clock += 1
         for way in self.ways:
             self._room(way, 0)
@@ -156,12 +166,17 @@ class Client:
         """Wait until all pushes are acknowledged, and leave."""
         if self._heads.over:
             return
+        self._flush()
         for way in self.ways:
             self._room(way, 0)
             way.tick(None)
         for way in self.ways:
             self._receiver.until(lambda way=way: not way.outbox.pushes, lambda way=way: way)  # type: ignore[misc]
         self._leave(said=True)
+
+    def _flush(self) -> None:
+        for each in list(self.gathering):
+            each.flush()
 
     def _leave(self, said: bool) -> None:
         self._heads.close(said)
@@ -183,28 +198,39 @@ class Client:
         number = self.layout.number(name)
         return number, self.layout.tables[number]
 
-    def _checked(self, table: Table, name: str, values: Any, rows: Any) -> Array:
-        array = np.asarray(values, dtype=table.dtype, order="C")
-        shape = (len(as_keys(rows)), table.width) if isinstance(table, Rows) else table.shape
+    def _checked(self, table: Table, name: str, values: Any, rows: Any) -> tuple[Array, Array | None]:
+        """Values and keys.  Raises ArgumentError before anything is sent: servers check their own parts alone."""
+        what = f"{self.who}: table {name!r}"
+        try:
+            array, keys = as_values(values, table.dtype), self._keys(table, rows)
+        except ArgumentError as error:
+            raise ArgumentError(f"{what}: {error}") from None
+        shape = (len(keys), table.width) if isinstance(table, Rows) and keys is not None else table.shape  # type: ignore[union-attr]
         if array.shape != shape:
-            raise ArgumentError(f"{self.who}: table {name!r} takes values of shape {shape}, got {array.shape}")
-        return array
+            raise ArgumentError(f"{what} takes values of shape {shape}, got {array.shape}")
+        if isinstance(table, Rows) and keys is not None and (why := table.unknown(keys)):
+            raise ArgumentError(f"{what}: {why}")
+        if not finite(array):
+            raise ArgumentError(f"{what}: a value that was pushed is not finite in {table.dtype}")
+        return array, keys
+
+    @staticmethod
+    def _keys(table: Table, rows: Any) -> Array | None:
+        """Of rows; a `Range` has none."""
+        if isinstance(table, Rows):
+            return as_keys(rows)
+        if rows is not None:
+            raise ArgumentError("rows= is for tables of Rows, and this is a Range")
+        return None
 
     def _dealt(self, keys: Array) -> list[tuple[Way, Array]]:
         """The ways to the shards that have some of the keys, and the places of these."""
         shards = shares(keys) % len(self.ways)
         return [(self.ways[shard], np.flatnonzero(shards == shard)) for shard in np.unique(shards).tolist()]
 
-    def _change(self, handle: Handle, way: Way, name: str, change: Change, part: tuple[int, int]) -> None:
-        change = self._encoder.encoded(name, change)
-        nbytes = change.values.nbytes
-        self._room(way, nbytes)
-        handle.begin(way)
-        way.push(change, Open(handle, part, nbytes))
-
     def _begin_pull(self, name: str, rows: Any, out: Any, alone: bool) -> Handle:
         number, table = self._table(name)
-        keys = as_keys(rows) if isinstance(table, Rows) else None
+        keys = self._keys(table, rows)
         shape = (len(keys), table.width) if isinstance(table, Rows) else table.shape  # type: ignore[arg-type]
         result = np.empty(shape, table.dtype) if out is None else out
         if result.shape != shape or result.dtype != table.dtype or not result.flags.c_contiguous:

@@ -82,6 +82,8 @@ class Open(NamedTuple):
     codec: int = 0
     alone: bool = False
     """Nobody waits for it yet."""
+    undo: Callable[[], None] | None = None
+    """Of a push: what is called if it was refused."""
 
 
 def take_answer(link: Shared, entry: Open | None, nbytes: int) -> None:

@@ -15,6 +15,7 @@ from hocket.training.server.views import View
 from hocket.training.server.wire import frames
 from hocket.training.server.wire.frames import BYE, Frame
 from hocket.training.server.wire.link import Shared
+from hocket.training.server.worker.outbox import Outbox
 from hocket.training.server.worker.ways import Way
 
 log = logging.getLogger("hocket")
@@ -22,6 +23,16 @@ LOOK, AGAIN = 0.05, 0.1
 """Seconds between two looks for a view, and between two attempts to reach a server."""
 REACH = 5.0
 """Seconds in which a server has to accept."""
+
+
+def fate(outbox: Outbox) -> str:
+    """What became of what a shard had acknowledged, and what to do."""
+    done, kept = outbox.changes(outbox.acknowledged), outbox.changes(outbox.kept)
+    what = f"{kept} of the {done} pushes of this worker" if kept else f"perhaps some of this worker's {done} pushes"
+    return (
+        f"and what that acknowledged is gone; a snapshot has {what}: serve(..., snapshot=folder, every=seconds) goes "
+        "on from the newest, and copies=1 loses nothing with one server"
+    )
 
 
 class Heads:
@@ -65,7 +76,7 @@ class Heads:
         with self._viewed:
             while way.link is None or not way.link.open:
                 if self.view is None or not self._elastic or time.monotonic() > until:
-                    raise PeerLostError(f"{self.who}: shard {way.shard} has lost its server", [])
+                    raise PeerLostError(f"{self.who}: shard {way.shard} has lost its server, {fate(way.outbox)}", [])
                 if time.monotonic() > deadline:
                     return
                 self._viewed.wait(LOOK)

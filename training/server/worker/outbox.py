@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,10 @@ class Outbox:
         self.worker, self.generation, self.ready = worker, -1, False
         self.sequence = self.acknowledged = self.kept = self.lost = 0
         """`lost`: changes that were acknowledged, and that a loss took back to the snapshot before them."""
+        self._others: list[int] = []
+        """Numbers that are no changes, behind the snapshot before the newest: clocks, and what was refused."""
+        self._dropped = 0
+        """How many there were before."""
         self.slowest = 0
         self.clock: int | None = None
         """None: it has not joined."""
@@ -48,7 +53,12 @@ class Outbox:
     def tick(self, clock: int | None) -> tuple[int, list[Any]]:
         """This worker's clock; None: it leaves."""
         self.clock = clock
+        self._others.append(self.sequence + 1)
         return self.push(Clock(clock))
+
+    def changes(self, last: int) -> int:
+        """How many of the numbers up to `last` are changes."""
+        return max(0, last - self._dropped - bisect.bisect_right(self._others, last))
 
     def take(self, message: Any) -> tuple[list[Ended], list[Any]]:
         """What has ended, and what to send."""
@@ -58,7 +68,7 @@ class Outbox:
 
     def _welcome(self, welcome: Welcome) -> tuple[list[Ended], list[Any]]:
         self.slowest = welcome.slowest
-        self.lost += max(0, self.acknowledged - welcome.acknowledged)
+        self.lost += max(0, self.changes(self.acknowledged) - self.changes(welcome.acknowledged))
         ended = self._safe_until(welcome.acknowledged)
         self.acknowledged = welcome.acknowledged
         again = [self._push(number, change) for number, change in self.pushes.items()]
@@ -68,7 +78,12 @@ class Outbox:
         return ended, again + [self._pull(number) for number in self.pulls]
 
     def _ack(self, ack: Ack) -> tuple[list[Ended], list[Any]]:
-        self.kept, self.acknowledged = ack.kept, max(self.acknowledged, ack.sequence)
+        if ack.kept > self.kept:
+            old = bisect.bisect_right(self._others, self.kept)  # the last two snapshots stay
+            del self._others[:old]
+            self._dropped += old
+            self.kept = ack.kept
+        self.acknowledged = max(self.acknowledged, ack.sequence)
         return self._safe_until(ack.sequence), []
 
     def _safe_until(self, sequence: int) -> list[Ended]:
@@ -82,6 +97,8 @@ class Outbox:
     def _refused(self, refused: Refused) -> tuple[list[Ended], list[Any]]:
         open_: dict[int, Any] = self.pushes if refused.push else self.pulls
         gone = open_.pop(refused.number, None)
+        if gone is not None and refused.push:
+            bisect.insort(self._others, refused.number)
         return [Ended(refused.number, why=refused.why)] if gone is not None else [], []
 
     def _answer(self, answer: Answer) -> tuple[list[Ended], list[Any]]:

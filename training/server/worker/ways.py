@@ -82,6 +82,8 @@ class Way:
         for entry, why in entries:
             if entry.alone:
                 link.drives(-1)
+            if why and entry.undo is not None:
+                entry.undo()
             if entry.handle is not None:
                 entry.handle.end(self, entry.part, why)
         return [why for entry, why in entries if entry.handle is None and why]
