@@ -38,7 +38,7 @@ def train(comm, client):
         items.prefetch(following[1])
         said = dense(rows)[:, 0]
         optimizer.zero_grad()
-        torch.nn.functional.binary_cross_entropy_with_logits(said, clicked).backward()  # pushes rows' gradients
+        torch.nn.functional.binary_cross_entropy_with_logits(said, clicked).backward()
         for parameter in dense.parameters():
             comm.allreduce(parameter.grad, op="avg", out=parameter.grad)
         optimizer.step()

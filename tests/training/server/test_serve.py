@@ -99,7 +99,7 @@ def changes_nothing(comm: Communicator) -> None:
                 ("w", [1, 1, 1, 1, 1, 1, 1, np.nan], None, "'w': a value that was pushed is not finite in float32"),
                 ("w", np.full(8, 1e300), None, "not finite in float32"),
                 ("w", np.ones(7), None, r"shape \(8,\), got \(7,\)"),
-                ("w", np.ones(8) * 1j, None, "complex128, and a table holds float32: push the parts"),
+                ("w", np.ones(8) * 1j, None, "complex128, and a table holds float32: push x.real"),
                 ("w", ["a"] * 8, None, "not numbers"),
                 ("w", np.ones(8), keys[:8], "rows= is for tables of Rows"),
                 ("e", np.ones((90, 1)), keys + 1, "key 90 is unknown: keys are 0 to 89"),

@@ -99,9 +99,9 @@ class Folder:
             found = self.newest(old, i, last.order)
             if found is None:
                 raise ArgumentError(
-                    f"{self.path} has snapshots of {old.shards} servers, but that of shard {i} is missing, and "
-                    f"{layout.shards} servers cannot share the rest: serve on {old.shards} again, or remove {last.name} "
-                    "and those like it"
+                    f"{self.path} has snapshots of {old.shards} servers, but that of shard {i} is missing, "
+                    f"and {layout.shards} servers cannot share the rest: serve on {old.shards} again, or remove "
+                    f"{last.name} and those like it"
                 )
             states.append(found[1])
         log.info("%s: snapshots of %d servers are dealt to %d", self.path, old.shards, layout.shards)
@@ -144,7 +144,7 @@ class Folder:
             at += nbytes
         if why := misfit(layout, file.shard, state):
             raise ArgumentError(
-                f"{path} ({head['version']}) is not of a job of {layout.shards} servers: {why}; serve on as many as wrote "
-                "it, or name another folder"
+                f"{path} ({head['version']}) is not of a job of {layout.shards} servers: {why}; serve on as "
+                "many as wrote it, or name another folder"
             )
         return Book(head["order"], dict(head["applied"]), dict(head["clocks"])), state

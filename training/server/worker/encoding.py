@@ -77,7 +77,7 @@ def as_values(given: Any, dtype: str) -> Array:
     try:
         array = np.asarray(given)
         if array.dtype.kind == "c":
-            raise ArgumentError(f"values are {array.dtype}, and a table holds {dtype}: push the parts, x.real and x.imag")
+            raise ArgumentError(f"values are {array.dtype}, and a table holds {dtype}: push x.real and x.imag")
         if array.dtype.kind not in "biufV" or array.dtype.names is not None:
             raise ArgumentError(f"values are {kind(given)} of {array.dtype}, not numbers: a table holds {dtype}")
         with np.errstate(over="ignore"):  # what is too large is not finite, which is told

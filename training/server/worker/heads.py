@@ -28,11 +28,11 @@ REACH = 5.0
 def fate(outbox: Outbox) -> str:
     """What became of what a shard had acknowledged, and what to do."""
     done, kept = outbox.changes(outbox.acknowledged), outbox.changes(outbox.kept)
-    if not kept:
-        what = f"and with it all of the {done} pushes of this worker that it had acknowledged, unless a snapshot has them"
-    else:
-        what = f"and a snapshot has {kept} of the {done} pushes of this worker that it had acknowledged, at least"
-    return f"{what}: serve(..., snapshot=folder, every=seconds) goes on from the newest, copies=1 loses none with one server"
+    what = f"{kept} of the {done} pushes of this worker" if kept else f"perhaps some of this worker's {done} pushes"
+    return (
+        f"and what that acknowledged is gone; a snapshot has {what}: serve(..., snapshot=folder, every=seconds) goes "
+        "on from the newest, and copies=1 loses nothing with one server"
+    )
 
 
 class Heads:
@@ -44,7 +44,6 @@ class Heads:
         self.view: View | None = None
         self.over = False
         self._links: dict[int, Shared] = {}
-        self._unreached: set[tuple[int, int]] = set()
         """By the server's uid."""
         self._viewed, self._installing = threading.Condition(), threading.Lock()
 
@@ -124,9 +123,6 @@ class Heads:
             except Error as error:
                 if not self._elastic:
                     raise
-                again = (uid, view.generation) in self._unreached  # else it may have died, and the next view tells
-                self._unreached.add((uid, view.generation))
-                level = logging.WARNING if again else logging.INFO
-                log.log(level, "%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
+                log.warning("%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
                 return None
         return link
