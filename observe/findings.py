@@ -206,13 +206,19 @@ def _calls(timeline: Timeline) -> list[Calls]:
     rows = np.concatenate([timeline.of("calls"), timeline.of("untimed")])
     facts = timeline.about.get("calls")
     about: Mapping[str, Any] = facts if isinstance(facts, dict) else {}
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(rows["name"], kind="stable")]
+    numbers, firsts, counts = np.unique(rows["name"], return_index=True, return_counts=True)
+    taken = np.add.reduceat((rows["end"] - rows["begin"]).astype(np.float64), firsts) / 1e9
+    longest = np.maximum.reduceat(rows["bytes"], firsts)
     listed = []
-    for number in np.unique(rows["name"]).tolist():
-        mine, name = rows[rows["name"] == number], timeline.names[number]
+    every = (numbers, counts, longest, taken)
+    for number, count, nbytes, seconds in zip(*(each.tolist() for each in every), strict=True):
+        name = timeline.names[number]
         own = about.get(name)
         words = {key: str(own.get(key, "")) if isinstance(own, dict) else "" for key in WORDS}
-        seconds = float((mine["end"] - mine["begin"]).sum()) / 1e9
-        listed.append(Calls(name, **words, count=len(mine), nbytes=int(mine["bytes"].max()), seconds=seconds))
+        listed.append(Calls(name, **words, count=count, nbytes=nbytes, seconds=seconds))
     return sorted(listed, key=lambda calls: -calls.seconds)
 
 

@@ -65,6 +65,8 @@ MOST_TEXTS, MOST_RECORDS = 64 << 20, 1 << 24
 """Bytes of texts, and records of a ring, that are read at most."""
 LONGEST_TEXT = 4096
 MOST_LINES = 1 << 18
+LATEST = 1 << 62
+"""ns; of times that make sense the difference of any two is a number of 64 bits."""
 MOST_BYTES = 256 << 20
 """Of all rings of a file that has not as many bytes of the disk: a file of somebody else's may be sparse."""
 """Characters of a text that are kept."""
@@ -360,4 +362,5 @@ def _newest(data: Any, number: int, most: int, places: Places) -> tuple[NDArray[
     now = int(_array(data, RING, HEADS_AT, RINGS)["written"][number]) // RECORD.itemsize
     # Meanwhile the oldest may have been overwritten, and one more is on its way.
     gone = min(max(0, now + 1 - room - (written - count)), len(copied)) if now != written else 0
-    return copied[gone:], written - count + gone
+    made = copied[gone:]
+    return made[made["ns"] < LATEST], written - count + gone

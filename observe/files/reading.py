@@ -19,7 +19,10 @@ from hocket.recording import NOBODY
 
 MOST = 4 << 30
 """Bytes, unpacked."""
-MOST_TRACKS = 1 << 20
+MOST_TRACKS = 1 << 18
+MOST_JSON, MOST_OPENED, MOST_ITEMS = 256 << 20, 1 << 22, 1 << 25
+"""Bytes, unpacked, and how often a list or an object begins in them, and how many commas they have: Python's objects
+take up to thirty times as much memory as their text."""
 LONGEST = 4096
 """Characters of a name that are kept."""
 SAID_ONCE = ("version", "processes", "tracks", "names")
@@ -30,7 +33,7 @@ def read(path: str) -> Timeline:
     """The trace in a file: .pftrace or .json, packed or not, whatever its name.
 
     Raises ArgumentError for a file that is cut off, damaged, of another version or not hocket's.  Cost: 0.2 us a slice;
-    JSON 10 us, and ten times the file's size of memory.
+    JSON 10 us, and ten times the file's size of memory: 256 MiB of it are read.
     """
     try:
         with open(path, "rb") as file:
@@ -90,7 +93,7 @@ def checked(timeline: Timeline) -> Timeline:
 
 def _perfetto(data: bytearray) -> Timeline:
     table = np.frombuffer(data, np.uint8)
-    timeline, at = None, 0
+    timeline, at, heads = None, 0, 0
     runs: dict[perfetto.Form, list[NDArray[Any]]] = {perfetto.SLICES: [], perfetto.COUNTS: []}
     while at < len(data):
         rows, form = next(((r, f) for f in runs if timeline and len(r := _run(table, at, f))), (None, None))
@@ -98,6 +101,9 @@ def _perfetto(data: bytearray) -> Timeline:
             runs[form].append(rows)
             at += rows.nbytes
         elif timeline is None:
+            heads += 1
+            if heads > 2 * MOST_TRACKS:
+                raise ArgumentError(FOREIGN)
             at, header = _packet(data, at)
             timeline = structure(header) if header is not None else None
         else:
@@ -110,11 +116,16 @@ def _perfetto(data: bytearray) -> Timeline:
 
 
 def _run(table: NDArray[np.uint8], at: int, form: perfetto.Form) -> NDArray[np.uint8]:
-    """The rows of this form that begin here, a block of them at most."""
-    count = min((len(table) - at) // form.size, perfetto.BLOCK)
-    rows = table[at : at + count * form.size].reshape(count, form.size)
-    alike = (rows[:, form.fixed] == form.template[form.fixed]).all(axis=1)
-    return rows if alike.all() else rows[: int(np.argmin(alike))]
+    """The rows of this form that begin here, a block of them at most.  Looks at more the longer they are alike."""
+    most, count, known = min((len(table) - at) // form.size, perfetto.BLOCK), 8, 0
+    while known < most:
+        rows = table[at + known * form.size : at + min(count, most) * form.size].reshape(-1, form.size)
+        alike = (rows[:, form.fixed] == form.template[form.fixed]).all(axis=1)
+        if not alike.all():
+            known += int(np.argmin(alike))
+            break
+        known, count = min(count, most), 8 * count
+    return table[at : at + known * form.size].reshape(known, form.size)
 
 
 def _slices(parts: list[NDArray[Any]]) -> NDArray[Any]:
@@ -208,6 +219,10 @@ def _varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
 
 
 def _chrome(data: bytearray) -> Timeline:
+    if len(data) > MOST_JSON:
+        raise ArgumentError(f"it has more than {MOST_JSON >> 20} MiB of JSON: record .pftrace.gz")
+    if data.count(b"{") + data.count(b"[") > MOST_OPENED or data.count(b",") > MOST_ITEMS:
+        raise ArgumentError("it has more lists and objects than a trace of that size")
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as why:

@@ -203,7 +203,7 @@ CLOCKS = ("host", "pid", "clock_error_us", "drift_ppm", "lost")
 
 def _range(fact: object) -> object:
     """A clock's drift is known from here to there."""
-    return " to ".join(map(str, dict.fromkeys(fact))) if isinstance(fact, list) else fact
+    return " to ".join(dict.fromkeys(map(str, fact))) if isinstance(fact, list) else fact
 
 
 def _clocks(findings: Findings) -> str:

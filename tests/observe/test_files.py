@@ -17,13 +17,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hocket.collectives.recording.records import LATEST
 from hocket.errors import ArgumentError
-from hocket.observe.files import chrome, perfetto
+from hocket.observe.files import chrome, perfetto, reading
 from hocket.observe.files.names import SUFFIXES
 from hocket.observe.files.reading import read
 from hocket.observe.files.writing import write
+from hocket.observe.findings import _calls, find
+from hocket.observe.merging import merge
 from hocket.observe.timeline import COUNT, Timeline, Track, in_line, slices
-from hocket.recording import NOBODY
+from hocket.recording import NOBODY, Recorded, Ring
+from support.ring_traces import computed, good, recorded, ring
 
 
 def made(ranks: int, each: int, names: tuple[str, ...] = ("allreduce", "for rank 1")) -> Timeline:
@@ -221,3 +225,72 @@ def test_half_a_million_slices_take_seconds(tmp_path: Path) -> None:
     used = time.process_time() - began
     assert used < 3
     assert len(read(str(path)).slices) == 500_000
+
+
+# ------------------------------------------------------------------------------------- files of somebody else's
+
+
+def refused_soon(path: Path, why: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ArgumentError, match=why):
+        read(str(path))
+    assert time.process_time() - began < 4, "a few kB on the disk"
+
+
+def test_a_small_file_that_is_large_unpacked_costs_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, most in (("MOST_OPENED", 1 << 14), ("MOST_ITEMS", 1 << 17), ("MOST_TRACKS", 1 << 12)):
+        assert getattr(reading, name) > most
+        monkeypatch.setattr(reading, name, most)
+    path = tmp_path / "t.json.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(b'{"a":[' + b"{}," * (1 << 15) + b"0]}")
+    refused_soon(path, "more lists and objects")
+    with gzip.open(path, "wb", 1) as file:
+        file.write(b'{"a":[' + b"0," * (1 << 18) + b"0]}")
+    refused_soon(path, "more lists and objects")
+    path = tmp_path / "t.pftrace.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(b"\x0a\x00" * (1 << 20))
+    refused_soon(path, "not a trace of hocket's")
+
+
+def test_slices_and_counts_by_turns_are_read_in_time(tmp_path: Path) -> None:
+    """Each run of rows is found without a look at all that follow."""
+    whole = made(2, 4000)
+    one, two = perfetto._slices(whole.slices, 0), perfetto._counts(whole.counts)
+    a, b, n = perfetto.SLICES.size, perfetto.COUNTS.size, len(whole.counts)
+    turns = b"".join(one[i * a : (i + 1) * a] + two[i * b : (i + 1) * b] for i in range(n)) + one[n * a :]
+    path = tmp_path / "t.pftrace"
+    path.write_bytes(perfetto.header(whole) + turns)
+    began = time.process_time()
+    got = read(str(path))
+    assert time.process_time() - began < 2
+    assert (len(got.slices), len(got.counts)) == (len(whole.slices), n)
+
+
+def test_as_many_names_as_calls_take_no_square_of_time() -> None:
+    n = 40_000
+    rows = slices(n)
+    rows["begin"], rows["end"], rows["name"], rows["seq"] = np.arange(n) * 2, np.arange(n) * 2 + 1, np.arange(n), 1
+    rows["bytes"] = np.arange(n)
+    line = Timeline({0: "rank 0"}, [Track(0, "calls", False, "calls", "world")], [str(i) for i in range(n)], rows)
+    began = time.process_time()
+    calls = _calls(line)
+    assert time.process_time() - began < 2
+    assert len(calls) == n and {each.count for each in calls} == {1}
+    assert {int(each.name): each.nbytes for each in calls} == dict(zip(range(n), range(n), strict=True))
+
+
+def test_records_of_any_bytes_become_a_timeline() -> None:
+    for seed in range(10):
+        random_bytes = np.random.default_rng(seed)
+        parts = []
+        for part in recorded(4, ring(4, 4 << 16, computed(4), good)):
+            old = part.rings[0]
+            records = old.records.copy()
+            raw = records.view(np.uint8).reshape(len(records), -1)
+            for row in random_bytes.integers(len(records), size=20):
+                raw[row] = random_bytes.integers(0, 256, raw.shape[1])
+            sound = records[records["ns"] < LATEST]
+            parts.append(Recorded(part.facts, part.table, [Ring(old.comm, old.kind, old.index, old.members, sound)]))
+        find(merge(parts))
