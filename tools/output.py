@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-HOLD = 0.05  # seconds that an unfinished line waits for its rest: print() writes each argument apart
+HOLD = 0.25  # seconds that an unfinished line waits for its rest: print() writes each argument apart
 
 
 class Screen:

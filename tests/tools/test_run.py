@@ -101,7 +101,7 @@ def test_lines_stay_whole_without_prefixes(run, terminal):
     source = START + """
 import time
 time.sleep(0.5 - time.time() % 0.5)     # together
-for i in range(2000):
+for i in range(500):
     print("out", rank, i, "end")
 """
     if terminal:
@@ -116,7 +116,7 @@ for i in range(2000):
     else:
         code, text, _ = run(3, source, "--no-prefix")
     lines = [line for line in text.splitlines() if line.startswith("out")]
-    assert code == 0 and sorted(lines) == sorted(f"out {rank} {i} end" for rank in range(3) for i in range(2000))
+    assert code == 0 and sorted(lines) == sorted(f"out {rank} {i} end" for rank in range(3) for i in range(500))
 
 
 def test_no_prefix_and_arguments_and_plain_commands(run, tmp_path):

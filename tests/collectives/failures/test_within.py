@@ -28,14 +28,14 @@ import os, resource, time
 import hocket, numpy as np
 comm = hocket.init(transport="tcp")
 comm.barrier()
-inner = comm.dup()
-if comm.rank == 0:
-    top = max(map(int, os.listdir("/proc/self/fd")))
-    while os.dup(0) < top:  # no number below is free
-        pass
-    resource.setrlimit(resource.RLIMIT_NOFILE, (top + 1, 4096))
 began = time.monotonic()
 try:
+    inner = comm.dup()  # rank 1 may still be in here when rank 0 has failed
+    if comm.rank == 0:
+        top = max(map(int, os.listdir("/proc/self/fd")))
+        while os.dup(0) < top:  # no number below is free
+            pass
+        resource.setrlimit(resource.RLIMIT_NOFILE, (top + 1, 4096))
     inner.allreduce(np.ones(3), timeout=20)
 except hocket.Error as error:
     print(type(error).__name__, time.monotonic() - began < 5, "ulimit -n" in str(error), flush=True)
