@@ -6,6 +6,7 @@ Only hocket's own traces are read, which tell about themselves (`about`); others
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,9 @@ def read(path: str) -> Timeline:
     try:
         with open(path, "rb") as file:
             packed = file.peek(2)[:2] == b"\x1f\x8b"
-            data = unpack(file, MOST) if packed else bytearray(file.read(MOST + 1))
-        if len(data) > MOST:
-            raise ArgumentError(f"it is larger than {MOST >> 30} GiB")
+            if os.fstat(file.fileno()).st_size > MOST:
+                raise ArgumentError(f"it is larger than {MOST >> 30} GiB")
+            data = unpack(file, MOST) if packed else bytearray(file.read())
         return _chrome(data) if data[:1] == b"{" else _perfetto(data)
     except OSError as why:
         raise ArgumentError(f"{path!r} cannot be read: {why.strerror}") from why
