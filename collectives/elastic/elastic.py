@@ -100,7 +100,7 @@ class Elastic:
         if mesh.generations is None:
             return set()
         of = self._known(number)
-        return {of.ranks[uid] for uid, left in list(mesh.generations.gone.items()) if uid in of.ranks and not left}
+        return {of.ranks[uid] for uid, left in mesh.generations.gone.copy().items() if uid in of.ranks and not left}
 
     def waiting(self) -> int:
         """How many newcomers wait."""
