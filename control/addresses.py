@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import os
 import random
+import re
 import shlex
 import socket
 import stat
@@ -115,6 +116,13 @@ def _listen_unix(path: str) -> tuple[socket.socket, Address]:
         failed.errno = why.errno
         raise failed from None
     return sock, ("unix", path)
+
+
+def remove_dead(path: str, folder: str) -> None:
+    """Remove a dead process's socket that somebody else names: one in this user's folder of sockets, no other."""
+    if os.path.dirname(path) == folder and re.fullmatch("[0-9a-f]{16}", os.path.basename(path)) and _stale(path):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def _stale(path: str) -> bool:

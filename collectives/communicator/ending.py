@@ -83,7 +83,7 @@ class Ending:
 
     def _give_back(self) -> None:
         """Free what its queues and GPUs hold."""
-        for queue in self.members.queues.values():
+        for queue in list(self.members.queues.values()):
             queue.close()
         self.members.gpus.close()
 
@@ -122,7 +122,7 @@ class Ending:
         try:
             ask = Ask("close", timeout=timeout)
             call = resolve_call(ask, NOTHING, None, self.members.rank, self.members.size)
-            for queue in self.members.queues.values():
+            for queue in list(self.members.queues.values()):
                 queue.settle(timeout)
             plan = self.planner.plan(self.members.main, call, NO_OP, ask)
             last = None

@@ -101,7 +101,7 @@ class Laned:
 
     def _open_lanes(self) -> dict[str, Communicator]:
         """The lanes by name, without those that were closed."""
-        return {name: lane for name, lane in list(self._lanes.items()) if not lane.reporter.closed}
+        return {name: lane for name, lane in self._lanes.copy().items() if not lane.reporter.closed}
 
 
 def _compare(within: str, mine: list[tuple[str, int]], its: list[list[Any]], r: int) -> None:

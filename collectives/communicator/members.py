@@ -80,7 +80,7 @@ class Members:
     def idle(self) -> None:
         """From now on calls here wait for news that may not come for hours: they sleep, and nobody is told of it."""
         self.idles = True
-        for queue in self.queues.values():
+        for queue in list(self.queues.values()):
             queue.engine.sleep_soon()
 
     def limit(self, timeout: float | None) -> float:

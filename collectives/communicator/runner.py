@@ -163,7 +163,7 @@ class Runner:
     def retune(self, tuning: Tuning, only: tuple[str, str] | None = None) -> None:
         """Choose by this from now on, or use `only` this algorithm of this collective.  On all members alike."""
         self.members.tuning, self.members.only = tuning, only
-        for queue in self.members.queues.values():
+        for queue in list(self.members.queues.values()):
             queue.read_from(self.members.reads)
             queue.engine.plans.clear()
         self.shortcut.forget()

@@ -38,6 +38,6 @@ def stats(members: Members, lane: str = "") -> list[Stat]:
     """A row for each kind of call that was made, in no order."""
     rows = [
         Stat(*what, kind, lane, each.calls, each.bytes, each.seconds, each.waited)
-        for (kind, _), queue in list(members.queues.items()) for what, each in list(queue.counts.items())
+        for (kind, _), queue in members.queues.copy().items() for what, each in queue.counts.copy().items()
     ]  # fmt: skip
     return [each for each in rows if each.calls]

@@ -100,7 +100,7 @@ class Elastic:
         if mesh.generations is None:
             return set()
         of = self._known(number)
-        return {of.ranks[uid] for uid, left in list(mesh.generations.gone.items()) if uid in of.ranks and not left}
+        return {of.ranks[uid] for uid, left in mesh.generations.gone.copy().items() if uid in of.ranks and not left}
 
     def waiting(self) -> int:
         """How many newcomers wait."""
@@ -154,7 +154,7 @@ class Elastic:
             outcome = self._meet(now, deadline, f"rank {comm.rank}", before, timeout)
             if not isinstance(outcome, frozenset):
                 return outcome
-            wanted = wanted._replace(without=wanted.without | outcome)
+            wanted = wanted._replace(without=wanted.without | outcome, admit=wanted.admit and not outcome)
 
     def come(
         self, number: int, info: Any, grace: float, late: Iterable[int], least: int, timeout: float
@@ -183,7 +183,7 @@ class Elastic:
             outcome = self._meet(now, deadline, "a newcomer", before, timeout)
             if not isinstance(outcome, frozenset):
                 return outcome
-            wanted = wanted._replace(without=wanted.without | outcome)
+            wanted = wanted._replace(without=wanted.without | outcome, admit=wanted.admit and not outcome)
 
     def close(self) -> None:
         """Leave the job."""

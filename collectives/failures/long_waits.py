@@ -70,7 +70,8 @@ class LongWaits:
         """Raise `HasLeft` if a call of this engine needs a rank that has left, or one of `stranded`."""
         left = {self.world_ranks.index(r): calls for r, calls in self.world.gone.left.items() if r in self.world_ranks}
         absent = dict.fromkeys(stranded) | {r: calls.get(self.name) for r, calls in left.items()}
-        queue = next((queue for queue in self.members.queues.values() if queue.engine is engine), self.members.main)
+        queues = list(self.members.queues.values())
+        queue = next((queue for queue in queues if queue.engine is engine), self.members.main)
         plan, number, before = engine.plan, waiting.seq, waiting.left
         waiting.left = frozenset(absent)
         if plan is None or plan.algorithm != "message":
@@ -95,7 +96,7 @@ class LongWaits:
             self.world.session.ask(self.name, self.world_ranks)
         elif not waiting.said and waiting.seconds > STILL_WAITING + ANSWERS:
             waiting.said = True
-            accounts = {r: account for r, account in list(self.told.items()) if r in self.world_ranks}
+            accounts = {r: account for r, account in self.told.copy().items() if r in self.world_ranks}
             if accounts:
                 others = {r: accounts.get(r) for r in self.world_ranks if r != self.world.rank}
                 mine, processes = account_of(engine, oldest(engine), self.world_ranks), self.flight.look()

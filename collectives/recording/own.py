@@ -83,7 +83,8 @@ class OwnRecorder:
     @property
     def queues(self) -> list[tuple[Queue, Followed]]:
         """Those that are followed."""
-        return list(self._queues.items())
+        queues = [queue for ref in self._queues.keyrefs() if (queue := ref()) is not None]  # others come meanwhile
+        return [(queue, self._queues[queue]) for queue in queues]
 
     def _follow_again(self) -> None:
         self._own = self._ring(self._about)

@@ -278,12 +278,12 @@ cdef int reap_ended() except -1:
     if ends == reaped:
         return 0
     reaped = ends
-    for key, work in list(PENDING.items()):
+    for work in list(PENDING.values()):     # values alone: pairs are made one by one, and then the collector may run
         status = ended(&(<Queued>work).node)
         if status == DONE or status != BLOCKED and (<Queued>work).engine.core.aborted:
             if status != DONE:
                 (<Queued>work).engine.hold((<Queued>work).keep)
-            PENDING.pop(key, None)
+            PENDING.pop(id(work), None)
     return 0
 
 
@@ -345,6 +345,6 @@ def forked():
     progress.forked()
     news.forked()
     lead.forked()
-    for work in PENDING.values():
+    for work in list(PENDING.values()):
         hk_store32(<uint32_t*>&(<Queued>work).node.status, <uint32_t>ABORTED)   # nobody here will run it
     PENDING.clear()

@@ -5,6 +5,7 @@ Everything runs on the reactor's thread.
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hocket.control import encryption
 from hocket.control.elastic.lobby import Asks, Enter
-from hocket.control.elastic.reaching import PEER, Own
+from hocket.control.elastic.reaching import LOBBY, PEER, Own
 from hocket.control.handshake import Connection, Hello
 from hocket.control.link import Link
 from hocket.control.links import Links
@@ -32,9 +33,12 @@ class Iam(NamedTuple):
     """Whose connection this is."""
 
     uid: str
+    key: str = ""
+    """Of that process, for this one: its first connection tells it, and later ones prove it."""
 
 
-FIRST = by_name(Iam, Enter, Asks)
+FIRST = {PEER: by_name(Iam), LOBBY: by_name(Enter, Asks)}
+"""What is said at first, by what the connection is for: who comes to the lobby is no member."""
 
 
 class Door:
@@ -80,16 +84,18 @@ class Door:
         self._parked = []
 
     def _arrives(self, sock: Connection, hello: Hello) -> None:
-        if hello.purpose.removeprefix(encryption.MARK) == MEETING:
+        purpose = hello.purpose.removeprefix(encryption.MARK)
+        listen_to = functools.partial(self._listen_to, purpose)
+        if purpose == MEETING:
             self._meets(sock, hello)
-        elif hello.purpose.endswith(PEER) and hello.job != self._job:
+        elif purpose not in FIRST or purpose == PEER and hello.job != self._job:
             sock.close()
         elif not self._own.encrypt or sock.family == socket.AF_UNIX:
-            self._listen_to(sock)
+            listen_to(sock)
         else:
             key = encryption.connection_key(sock.key, PEER, 0, 0)
             failed = lambda why: log.warning("hocket: a connection was not encrypted: %s", why)  # noqa: E731
-            encryption.secure_accepted(self._reactor, sock, key, self._listen_to, failed)
+            encryption.secure_accepted(self._reactor, sock, key, listen_to, failed)
 
     def _meets(self, sock: Connection, hello: Hello) -> None:
         if self.meeting is not None and self._take is not None and hello.job == self.meeting[0]:
@@ -103,10 +109,10 @@ class Door:
             self._parked.remove(each)
             sock.close()
 
-    def _listen_to(self, sock: socket.socket) -> None:
+    def _listen_to(self, purpose: str, sock: socket.socket) -> None:
         link = Link(self._reactor, sock)
         self._silent.add(link)
-        link.on_message = lambda packed: self._first(link, packed)
+        link.on_message = lambda packed: self._first(link, packed, FIRST[purpose])
         link.on_end = lambda how: self._silent.discard(link)
         link.start()
         self._reactor.later(FIRST_WORD, lambda: self._forget(link))
@@ -116,9 +122,9 @@ class Door:
             self._silent.discard(link)
             link.close()
 
-    def _first(self, link: Link, packed: dict[str, Any]) -> None:
+    def _first(self, link: Link, packed: dict[str, Any], words: dict[str, type]) -> None:
         try:
-            word = unpack(packed, FIRST)
+            word = unpack(packed, words)
         except Malformed:
             self._forget(link)
             return

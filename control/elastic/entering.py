@@ -13,6 +13,7 @@ from hocket.control.elastic.reaching import LOBBY, Own, reach
 from hocket.control.handshake import Address, AuthError
 from hocket.control.link import Link
 from hocket.control.protocol.checking import Malformed
+from hocket.control.protocol.generations import SEAT, name_of
 from hocket.control.protocol.messages import by_name, pack, unpack
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TimeoutError, TransportError
@@ -30,6 +31,8 @@ def enter(mesh: Mesh, addresses: Callable[[], Sequence[Address]], timeout: float
     Raises AuthError (another secret, another version), ArgumentError (the job is full), TimeoutError (nobody is
     there, or the members have not let it in: they do so when they call `renew`).
     """
+    if len(name_of(mesh.seat)) > SEAT:
+        raise ArgumentError(f"info= is too long: a newcomer says at most {SEAT} bytes")
     deadline, last, entered = time.monotonic() + timeout, "no address is known yet", False
     while time.monotonic() < deadline:
         for address in addresses():

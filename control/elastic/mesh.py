@@ -9,7 +9,7 @@ Cost: a connection for each pair of members, and one descriptor more for each ot
 
 from __future__ import annotations
 
-import contextlib
+import hmac
 import logging
 import os
 import random
@@ -17,8 +17,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from hocket.control.addresses import remove_dead
 from hocket.control.elastic.door import Door, Iam, Take
 from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
 from hocket.control.elastic.processes import Process, kernel, started, watch
@@ -29,7 +30,7 @@ from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Seat, To
 from hocket.control.protocol.membership import PURPOSE as MEETING
-from hocket.control.protocol.messages import pack
+from hocket.control.protocol.messages import by_name, pack, unpack
 from hocket.control.protocol.words import Call, Made
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
@@ -47,6 +48,15 @@ COMES = 3.0
 """Seconds in which a member of a new generation reaches the others."""
 ASK = 0.3
 """Seconds before its time is over in which a rank asks whom the leader waits for."""
+
+
+class Key(NamedTuple):
+    """Who comes to you as this process proves this."""
+
+    key: str
+
+
+KEY = by_name(Key)
 
 
 class Mesh:
@@ -70,6 +80,11 @@ class Mesh:
         self._watched: dict[str, Process | None] = {}
         self._paths: dict[str, list[str]] = {}
         """The sockets of processes of this host: one that is killed cannot remove its own."""
+        self._secret = secrets.token_bytes(16)
+        self._keys: dict[str, str] = {}
+        """What others prove when they come again."""
+        self._vain: dict[str, int] = {}
+        """Connections with a process that ended one after the other before it said anything."""
         self._door = Door(reactor, own, self._arrives)
         pid = os.getpid()
         self.seat = Seat(self.uid, self._door.addresses, kernel(), pid, started(pid), info)
@@ -194,7 +209,7 @@ class Mesh:
         if self.generations is None or self.closed:
             link.close()  # it comes again
         elif isinstance(word, Iam):
-            self._linked(word.uid, link)
+            self._comes(word, link)
         elif isinstance(word, Asks):
             link.send(pack(Tells(self.notice)))
             link.close()
@@ -202,6 +217,20 @@ class Mesh:
             self._enters(word.seat, link)
 
     # --- members
+
+    def _comes(self, who: Iam, link: Link) -> None:
+        """Somebody says that it is this member; one that has come before has told its key."""
+        assert self.generations is not None
+        key = self._keys.get(who.uid)
+        if not self.generations.knows(who.uid) or (who.uid in self._links if key is None else who.key != key):
+            link.close()  # one that is not known yet comes again
+            return
+        self._keys[who.uid] = who.key
+        link.send(pack(Key(self._key_for(who.uid))))
+        self._linked(who.uid, link)
+
+    def _key_for(self, uid: str) -> str:
+        return hmac.digest(self._secret, uid.encode(), "sha256").hex()[:32]
 
     def _begun(self) -> None:
         for seat in self.now.seats:
@@ -258,7 +287,7 @@ class Mesh:
 
     def _reached(self, uid: str, link: Link) -> None:
         """That member speaks as soon as it knows who this is, so it is listened to before it is told."""
-        link.send(pack(Iam(self.uid)))
+        link.send(pack(Iam(self.uid, self._key_for(uid))))
         self._linked(uid, link)
         link.start()
 
@@ -276,8 +305,12 @@ class Mesh:
 
     def _hears(self, uid: str, packed: dict[str, Any]) -> None:
         assert self.generations is not None
+        self._vain.pop(uid, None)
         try:
-            self._do(self.generations.hear(uid, packed))
+            if "key" in packed:
+                self._keys.setdefault(uid, unpack(packed, KEY).key)
+            else:
+                self._do(self.generations.hear(uid, packed))
         except Malformed as why:
             log.warning("hocket: a member sent a message that is not understood: %s", why)
 
@@ -293,7 +326,9 @@ class Mesh:
         if seat is not None and self.now.rank is not None:
             # The lower rank dials too if the higher one does not: the others may have gone on without this process.
             higher = self.now.ranks[uid] < self.now.rank
-            self.reactor.later(0.0 if higher else random.uniform(*OTHER_WAY), lambda: self._dial(seat))
+            vain = self._vain[uid] = self._vain.get(uid, 0) + 1
+            soon = min(AGAIN[0] * 2 ** min(vain, 9), AGAIN[1]) if vain > 1 else 0.0
+            self.reactor.later(soon if higher else random.uniform(*OTHER_WAY), lambda: self._dial(seat))
 
     def _ended(self, uid: str) -> None:
         """The kernel of this host says so."""
@@ -305,10 +340,14 @@ class Mesh:
 
     def _enters(self, seat: Seat, link: Link) -> None:
         assert self.generations is not None
-        full = 0 < self.own.most <= len(self.now.seats) + len(self.lobby())
+        living = [uid for uid in self.now.ranks if uid not in self.generations.gone]
+        full = 0 < self.own.most <= len(living) + len(self.lobby())
         if full and seat.uid not in self.now.ranks:
             link.send(pack(Full(self.own.most)))
             link.close()
+            return
+        if seat.uid in self._guests or not self.generations.has_room(seat):
+            link.close()  # it comes again
             return
         self._guests[seat.uid] = link
         link.on_message = lambda packed: None
@@ -419,9 +458,9 @@ class Mesh:
         self._missed(uid)
         if uid in self._links:
             self._links.pop(uid).close()
+        folder = next((os.path.dirname(str(each[1])) for each in self.seat.addresses if each[0] == "unix"), "")
         for path in self._paths.pop(uid, ()):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            remove_dead(path, folder)
 
     def _leave(self) -> None:
         for link in self._links.values():

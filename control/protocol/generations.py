@@ -22,6 +22,8 @@ HISTORY = 16
 """Generations that are over, whose agreement is still told to who asks."""
 EARLY = 10_000
 """Words about later generations that are kept."""
+GUESTS, SEAT = 256, 16 << 10
+"""Newcomers that wait at once, and bytes of what each says: members tell each other, and agree on all of it."""
 
 
 class Seat(NamedTuple):
@@ -176,6 +178,14 @@ class Generations:
         """Is this process still one?"""
         return self.now.rank is not None
 
+    def knows(self, uid: str) -> bool:
+        """Is it a member, or was it one lately?  Who was left out is to hear that."""
+        return any(uid in each.ranks for each in [self.now, *self.past.values()])
+
+    def has_room(self, seat: Seat) -> bool:
+        """May this newcomer wait, too?"""
+        return len(self.lobby) < GUESTS and len(name_of(seat)) <= SEAT
+
     def others(self) -> list[Seat]:
         """Whom this process knows to belong to the job, and not to be gone."""
         return [seat for seat in self.now.seats if seat.uid not in self.gone and seat.uid != self.me]
@@ -227,7 +237,7 @@ class Generations:
 
     def waits(self, seat: Seat, tell: bool = True) -> list[To | Claim]:
         """A newcomer.  `tell`: it waits here, so the others are to know."""
-        if seat.uid in self.now.ranks or seat.uid in self.lobby:
+        if seat.uid in self.now.ranks or seat.uid in self.lobby or not self.has_room(seat):
             return []
         self.lobby[seat.uid] = seat
         instructions = self._take(self.now, self.me, of.Newcomer(name_of(seat)))
@@ -245,13 +255,20 @@ class Generations:
         message = unpack(packed, TOLD)
         if isinstance(message, Says):
             return self._hear(by, message)
-        if isinstance(message, Dead):
-            return self.proven(message.uid, tell=False)
         if isinstance(message, Leaves):
             return self.proven(by, left=True)
+        if by not in self.now.ranks:
+            return []
+        if isinstance(message, Dead):
+            return self.proven(message.uid, tell=False) if self._may_know(by, message.uid) else []
         if isinstance(message, Waits):
             return self.waits(message.seat, tell=False)
         return self.gave(message.uid, tell=False)
+
+    def _may_know(self, by: str, uid: str) -> bool:
+        """Does it share a host with this one?  Of this process's own host it asks the kernel itself."""
+        hosts = {seat.uid: seat.host for seat in self.now.seats}
+        return uid in hosts and hosts[by] == hosts[uid] != hosts.get(self.me)
 
     def _hear(self, by: str, message: Says) -> list[To | Claim]:
         if message.generation > self.now.number:

@@ -50,13 +50,13 @@ class StallInspector:
 
     def _look(self, step: float) -> None:
         while not self._over.wait(step):
-            for negotiator, (of, comm) in list(self._watched.items()):
+            for negotiator, (of, comm) in self._watched.copy().items():
                 self.inspect(negotiator, of, comm, time.monotonic())
 
     def inspect(self, negotiator: Negotiator, of: str, comm: Communicator, now: float) -> None:
         """Warn of what has waited too long; give up what has waited far too long."""
         agreement = negotiator.agreement
-        ages = {name: now - began for name, began in list(agreement.since.items())}
+        ages = {name: now - began for name, began in agreement.since.copy().items()}
         late = [name for name, age in ages.items() if self._check and age > self._check]
         still = [key for key, since in self._warned.items() if key[0].agreement.since.get(key[1]) == since]
         self._warned = {key: self._warned[key] for key in still}

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import textwrap
 import time
 from typing import Any
 
 from support.jobs import Ended, Job
+from support.worlds import PATH
 
 BEGIN = """
 import json, os, signal, sys, threading, time
@@ -38,6 +42,44 @@ def until_lost(comm):
     except hocket.PeerLostError as error:
         return error.ranks
 """
+NEWCOMER = """
+import json, os, sys, time
+import numpy as np
+import hocket
+"""
+HOST = BEGIN + """
+if me == 0:
+    with open(os.path.join(os.path.dirname(__file__), "door~"), "w") as file:
+        file.write(",".join([comm.door] * 2))
+    os.rename(file.name, file.name[:-1])
+def until_waiting(n):
+    while comm.waiting < n:
+        time.sleep(0.005)
+    comm.barrier()
+"""
+
+
+class Newcomer:
+    """A process that is told where the job is, and runs `source`."""
+
+    def __init__(self, job: Job, source: str, **env: str) -> None:
+        keep = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")}
+        text = NEWCOMER + f"directory = {job.directory!r}\n" + textwrap.dedent("""
+            while not os.path.exists(os.path.join(directory, "door")):
+                time.sleep(0.005)
+            door = open(os.path.join(directory, "door")).read()
+        """) + textwrap.dedent(source)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", text], env={**keep, "PYTHONPATH": PATH, "OMP_NUM_THREADS": "1", **env},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+    def end(self, code: int = 0) -> list[str]:
+        try:
+            out, err = self.process.communicate(timeout=30)
+        finally:
+            self.process.kill()
+        assert self.process.returncode == code, (self.process.returncode, err)
+        return out.splitlines()
 
 
 def said(ends: list[Ended], *ranks: int) -> list[dict[str, Any]]:

@@ -7,54 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from typing import Any
 
 import pytest
 
-from support.elastic_ranks import BEGIN, mark, said, wait_for
+from support.elastic_ranks import HOST, Newcomer, mark, said, wait_for
 from support.jobs import Job
 from support.worlds import PATH
-
-NEWCOMER = """
-import json, os, sys, time
-import numpy as np
-import hocket
-"""
-HOST = BEGIN + """
-if me == 0:
-    with open(os.path.join(os.path.dirname(__file__), "door~"), "w") as file:
-        file.write(",".join([comm.door] * 2))
-    os.rename(file.name, file.name[:-1])
-def until_waiting(n):
-    while comm.waiting < n:
-        time.sleep(0.005)
-    comm.barrier()
-"""
-
-
-class Newcomer:
-    """A process that is told where the job is, and runs `source`."""
-
-    def __init__(self, job: Job, source: str, **env: str) -> None:
-        keep = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")}
-        text = NEWCOMER + f"directory = {job.directory!r}\n" + textwrap.dedent("""
-            while not os.path.exists(os.path.join(directory, "door")):
-                time.sleep(0.005)
-            door = open(os.path.join(directory, "door")).read()
-        """) + textwrap.dedent(source)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", text], env={**keep, "PYTHONPATH": PATH, "OMP_NUM_THREADS": "1", **env},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
-
-    def end(self, code: int = 0) -> list[str]:
-        try:
-            out, err = self.process.communicate(timeout=30)
-        finally:
-            self.process.kill()
-        assert self.process.returncode == code, (self.process.returncode, err)
-        return out.splitlines()
-
 
 SECRET = "a secret of the tests of newcomers, 1"
 TELL = """
@@ -284,3 +243,24 @@ except hocket.PeerLostError as error:
         assert newcomer.end() == ["True"]
         mark(job, "over")
         assert [row["size"] for row in said(job.wait(30), 0, 1)] == [2, 2]
+
+
+def test_a_full_job_takes_who_replaces_a_dead_member_before_it_renews() -> None:
+    source = HOST.replace("elastic=True", "elastic=True, most=2") + """
+if me == 1:
+    await_note("door")
+    os.kill(os.getpid(), signal.SIGKILL)
+while not comm.lost:
+    time.sleep(0.005)
+note("lost")
+until_waiting = None
+while not comm.waiting:
+    time.sleep(0.005)
+told(comm.renew(me))
+"""
+    with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
+        wait_for(job, "lost")
+        new = Newcomer(job, "comm = hocket.init(join=door, timeout=20)" + TELL, HOCKET_SECRET=SECRET)
+        (row,) = said(job.wait(30), 0)
+        assert json.loads(new.end()[-1])[:2] == [1, 2]
+    assert (row["size"], row["previous_lost"]) == (2, {"1": "dead"})

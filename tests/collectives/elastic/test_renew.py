@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 
 import pytest
@@ -277,3 +278,22 @@ made.close()
 """
     with Job(3, source) as job:
         assert [row["infos"] for row in said(job.wait(30), 0, 1, 2)] == [[0, 1, 2]] * 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="time namespaces need root")
+def test_ranks_in_different_time_namespaces_are_one_job() -> None:
+    """Each sees another start time of the other; that one has died is proven all the same."""
+    source = BEGIN + """
+comm = comm.renew()
+time.sleep(0.3)
+assert comm.size == 3 and not comm.lost and not comm.previous_lost
+comm.barrier()
+if me == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+until_lost(comm)
+told(comm.renew())
+"""
+    apart = ["unshare", "--time", "--boottime", "100000", "--monotonic", "100000", "--fork", "--kill-child"]
+    with Job(3, source, prefix={1: apart, 2: apart}) as job:
+        rows = said(job.wait(30), 0, 2)
+    assert [row["previous_lost"] for row in rows] == [{"1": "dead"}] * 2

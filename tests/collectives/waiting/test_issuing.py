@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from typing import Any
@@ -197,3 +198,41 @@ def busy(comm: Communicator) -> None:
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_threads_that_issue_at_once(transport: str) -> None:
     spread(busy, 2, transport)
+
+
+def while_finalizers_run(comm: Communicator) -> None:
+    """The collector runs anything, at any allocation: here other threads' calls, and a call of its own."""
+    lanes = comm.lanes({"first": 0, "second": 1, "of finalizers": 2})
+    issued: list[hocket.Work] = []
+
+    class Dropped:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            time.sleep(1e-6)  # as closing a file does, it lets other threads run
+            if len(issued) < MOST:
+                issued.append(lanes[2].allreduce(np.ones(3), async_op=True))
+
+    def storm(lane: Communicator) -> None:
+        for _ in range(2):
+            works = []
+            for _ in range(1000):
+                Dropped()
+                works.append(lane.allreduce(np.ones(500), async_op=True))
+            assert hocket.wait_all(works, 30)
+            assert all((work.result() == comm.size).all() for work in works)
+
+    in_threads(lambda: storm(lanes[0]), lambda: storm(lanes[1]))
+    gc.collect()
+    assert len(issued) == MOST and hocket.wait_all(issued, 30)
+    comm.stats()
+
+
+MOST = 1000
+"""Calls of finalizers: as many on all ranks."""
+
+
+@pytest.mark.parametrize("transport", ["threads", "shm"])
+def test_finalizers_run_while_calls_are_issued(transport: str) -> None:
+    spread(while_finalizers_run, 2, transport)

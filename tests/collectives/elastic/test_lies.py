@@ -1,0 +1,142 @@
+"""What a process that holds the key cannot do to the others, whatever it says of them, and of itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from hocket.control.addresses import remove_dead
+from support.elastic_ranks import HOST, Newcomer, said
+from support.jobs import Job
+
+SECRET = "a secret of the tests of those that lie"
+LIAR = """
+from hocket.collectives.job.place import addresses_of
+from hocket.control.elastic.door import Iam
+from hocket.control.elastic.entering import enter
+from hocket.control.elastic.lobby import Enter
+from hocket.control.elastic.mesh import Mesh
+from hocket.control.elastic.reaching import LOBBY, PEER, Own, address_of, reach
+from hocket.control.link import Link
+from hocket.control.protocol.generations import Dead, Leaves
+from hocket.control.protocol.messages import pack
+from hocket.control.reactor import Reactor
+from hocket.control.secret import read_text
+reactor, doors = Reactor(), addresses_of(door.split(",")[0])
+own = Own("", read_text(os.environ["HOCKET_SECRET"]), False, [("tcp", "127.0.0.1", 0)])
+def come(**lies):
+    mesh = Mesh(reactor, own)
+    mesh.seat = mesh.seat._replace(**lies)
+    return mesh, enter(mesh, lambda: doors, 10.0)
+def say(own, address, purpose, *words):
+    link = Link(reactor, reach(own, address, purpose, 2.0))
+    reactor.soon(link.start)
+    for word in words:
+        link.send(pack(word))
+    return link
+"""
+
+
+PATIENT = HOST + """
+import hocket.collectives.elastic.elastic as elastic
+elastic.NEWCOMERS = 1.0
+"""
+
+
+def beside(source: str, lies: str) -> list[dict[str, Any]]:
+    """What two members say that run `source` while somebody runs `lies`."""
+    with Job(2, PATIENT + source, env={"HOCKET_SECRET": SECRET}) as job:
+        liar = Newcomer(job, LIAR + lies, HOCKET_SECRET=SECRET)
+        try:
+            return said(job.wait(30), 0, 1)
+        finally:
+            liar.process.kill()
+            print(liar.process.communicate())
+
+
+def test_what_a_seat_names_is_not_deleted(tmp_path: Path) -> None:
+    victims = [tmp_path / "checkpoint.pt", tmp_path / ("a" * 16)]
+    for each in victims:
+        each.touch()
+    source = """
+until_waiting(1)
+comm = comm.renew()
+told(comm, left=comm.previous_lost, gone=len(comm.world.elastic.mesh.generations.gone))
+"""
+    rows = beside(source, f"""
+from hocket.control.elastic.processes import kernel
+come(addresses=[["unix", each] for each in {[*map(str, victims)]}], host=kernel(), pid=1, started=1)
+time.sleep(20)
+""")
+    assert [(row["size"], row["gone"]) for row in rows] == [(2, 1)] * 2  # it was as good as dead at once
+    assert all(each.exists() for each in victims)
+
+
+def test_a_dead_ones_socket_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    folder, names = str(tmp_path), [letter * 16 for letter in "abcd"]
+    dead, living, file, link = (str(tmp_path / name) for name in names)
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as two:
+        one.bind(dead)
+        two.bind(living)
+        two.listen()
+        one.close()
+        (tmp_path / names[2]).touch()
+        os.symlink(dead, link)
+        other = str(tmp_path / "other")
+        os.link(dead, other)
+        for path in (living, file, link, other, f"{folder}/../{tmp_path.name}/{names[0]}", f"{folder}/gone"):
+            remove_dead(path, folder)
+        assert len(os.listdir(folder)) == 5
+        remove_dead(dead, "")
+        assert os.path.exists(dead)
+        remove_dead(dead, folder)
+        assert not os.path.exists(dead)
+
+
+def test_nobody_is_removed_by_another_ones_word() -> None:
+    """It says that one is dead, comes as that one to say goodbye, and does so in the lobby."""
+    source = """
+until_waiting(1)
+comm = comm.renew()
+for _ in range(20):
+    time.sleep(0.05)
+    assert not comm.lost and comm.size == 2
+    assert comm.allreduce(1) == 2
+told(comm, links=len(comm.world.elastic.mesh._links))
+"""
+    rows = beside(source, """
+mesh, admitted = come()
+inside, (other, target) = own._replace(job=admitted.job), admitted.seats[:2]
+while True:
+    links = [
+        say(inside, address_of(other.addresses[0]), PEER, Iam(mesh.uid, mesh._key_for(other.uid)), Dead(target.uid)),
+        say(inside, address_of(other.addresses[0]), PEER, Iam(target.uid, "a key"), Leaves()),
+        say(inside, address_of(target.addresses[0]), PEER, Iam(other.uid, "a key"), Leaves()),
+        say(own, address_of(other.addresses[0]), LOBBY, Iam(target.uid, "a key"), Leaves())]
+    time.sleep(0.1)
+""")
+    assert [(row["size"], row["lost"]) for row in rows] == [(2, [])] * 2
+
+
+def test_what_a_newcomer_says_is_bounded_and_so_are_newcomers() -> None:
+    source = """
+until_waiting(1)
+while comm.waiting < 256:
+    time.sleep(0.005)
+time.sleep(0.5)
+most, big = comm.waiting, [each.uid for each in comm.world.elastic.mesh.lobby() if each.uid.startswith("big")]
+told(comm.renew(admit=False), most=most, big=big)
+"""
+    rows = beside(source, """
+from hocket.control.protocol.generations import Seat
+links = []
+for i in range(300):
+    seat = Seat(f"{i}", [["tcp", "127.0.0.1", 1]], "no host", 1, 1, "x" * 100)
+    links += [say(own, doors[0], LOBBY, Enter(seat), Enter(seat._replace(uid=f"more {i}")))]
+    if i < 10:
+        links += [say(own, doors[0], LOBBY, Enter(seat._replace(uid=f"big {i}", info="x" * 20000)))]
+time.sleep(20)
+""")
+    assert [(row["most"], row["big"]) for row in rows] == [(256, [])] * 2

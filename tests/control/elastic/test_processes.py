@@ -1,0 +1,55 @@
+"""Nobody is taken for dead but whom the kernel proves to be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from hocket.control.elastic import processes
+from hocket.control.reactor import Reactor
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+TELL = "from hocket.control.elastic.processes import kernel, started; import os; print(started(os.getpid()), kernel())"
+
+
+def ends(pid: int, since: int, act: Callable[[], object] = lambda: None) -> bool:
+    """Is it said to have ended, now or when `act` was called?"""
+    reactor, told = Reactor(), list[int]()
+    try:
+        processes.watch(reactor, pid, since, lambda: told.append(pid))
+        act()
+        time.sleep(0.2)
+    finally:
+        reactor.close()
+    return bool(told)
+
+
+def test_the_living_who_cannot_be_seen_are_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """hidepid, no /proc, or another's time: its death is told all the same."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        begun = processes.started(process.pid)
+        assert begun and not ends(process.pid, begun) and ends(process.pid, begun + 1)
+        monkeypatch.setattr(processes, "started", lambda pid: 0)
+        assert not ends(process.pid, begun) and not ends(process.pid, 0)
+        assert ends(process.pid, begun, process.kill)
+    assert ends(process.pid, 0)  # nobody has this pid
+
+
+def test_without_proc_no_two_processes_are_of_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processes.kernel() == processes.kernel()
+    monkeypatch.setattr(os, "stat", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
+    assert processes.kernel() != processes.kernel()
+
+
+@ROOT
+@pytest.mark.parametrize("flags", [["--time", "--boottime", "100000"], ["--pid"]])
+def test_start_times_of_another_namespace_are_not_compared(flags: list[str]) -> None:
+    """--pid: /proc still shows the pids of the namespace outside."""
+    words = ["unshare", *flags, "--fork", sys.executable, "-c", TELL]
+    since, kernel = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert since == "0" and (kernel == processes.kernel()) == ("--time" in flags)
