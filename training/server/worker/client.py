@@ -77,13 +77,17 @@ class Client:
     def _meet(self, comm: Any, holder: Holder | None) -> Member | None:
         """Take part in the agreement on views; a rank that serves, too, does so already."""
         if holder is None:
-            says = Says(self.uid, True, "", {}, 0, self.layout.said(), [])
-            return Member(comm, lambda: says, self._heads.install, self.who)
+            return Member(comm, self._says, self._heads.install, self.who)
         if not holder.works or holder.view is None:
             raise ArgumentError(f"{self.who}: a rank that serves and has a Client needs serve(..., works=True)")
         holder.installed.append(self._heads.install)
         self._heads.install(holder.view)
         return None
+
+    def _says(self) -> Says:
+        view = self._heads.view
+        shards, settings = (view.shards, [*view.settings]) if view is not None else (0, [])
+        return Says(self.uid, True, "", {}, shards, self.layout.said(), settings, view is not None)
 
     def _join(self) -> None:
         """Begin at the clock of the slowest."""
