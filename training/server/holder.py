@@ -36,7 +36,7 @@ AGAIN = 0.1
 
 
 class Holder:
-    """`view`: who holds what now.  `works`: its rank is a worker, too.  `snapshot`: a folder of snapshots."""
+    """`view`: who holds what now.  `works`: its rank is a worker, too, until its client ends.  `snapshot`: a folder."""
 
     def __init__(
         self, comm: Any, tables: Mapping[str, Table], on: Sequence[int] | None, clock: str, copies: int,
