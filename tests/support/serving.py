@@ -75,15 +75,18 @@ server.wait()
 
 
 class Cluster:
-    """Ranks 0 to servers - 1 serve, the others work; more servers may come."""
+    """Ranks 0 to servers - 1 serve, the others work; more servers may come.  `wait`: seconds for who is late."""
 
-    def __init__(self, servers: int, workers: int, copies: int, working: str = WORKER, **how: Any) -> None:
+    def __init__(
+        self, servers: int, workers: int, copies: int, working: str = WORKER, wait: float = 10.0, **how: Any
+    ) -> None:  # fmt: skip
         self.servers, self.size = servers, servers + workers
         serving = SERVER.replace("{servers}", str(servers)).replace("{copies}", str(copies))
         serving = serving.replace("{how!r}", repr(how))
         working = working.replace("{{", "{").replace("}}", "}")
         serving, working = (textwrap.indent(text, "    ") for text in (serving, working))
-        source = f"import os\nif int(os.environ['HOCKET_RANK']) < {servers}:\n{serving}\nelse:\n{working}"
+        short = f"from hocket.training.server import member\nmember.WAIT = {wait}\n" if wait != 10.0 else ""
+        source = f"{short}import os\nif int(os.environ['HOCKET_RANK']) < {servers}:\n{serving}\nelse:\n{working}"
         self.job = Job(self.size, source, env={"HOCKET_SECRET": SECRET})
         self.more: list[subprocess.Popen[str]] = []
 

@@ -36,7 +36,7 @@ AGAIN = 0.1
 
 
 class Holder:
-    """`view`: who holds what now.  `works`: its rank is a worker, too.  `snapshot`: a folder of snapshots."""
+    """`view`: who holds what now.  `works`: its rank is a worker, too, until its client ends.  `snapshot`: a folder."""
 
     def __init__(
         self, comm: Any, tables: Mapping[str, Table], on: Sequence[int] | None, clock: str, copies: int,
@@ -93,7 +93,7 @@ class Holder:
     def _says(self) -> Says:
         has = {str(number): replica.has for number, replica in self.replicas.items()}
         return Says(self.uid, self.works, self._pairs.address, has, self._shards, self.layout.said(),
-                    [self._clock, self.copies])  # fmt: skip
+                    [self._clock, self.copies], self.view is not None)  # fmt: skip
 
     def _install(self, view: View | None) -> None:
         if view is not None:

@@ -2,22 +2,24 @@
 be lost.
 
 An elastic communicator's next generation is that of the servers, too: after a loss, and when newcomers wait, every
-member renews it, and says what it has; all make the same view of that.
+member renews it, and says what it has; all make the same view of that.  Members that have a view wait for nobody for
+longer than WAIT, and a newcomer that says something else is left out, and told (views.py).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from typing import Any
 
-from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
-from hocket.training.server.views import Says, View, decide
+from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
+from hocket.training.server.views import Says, View, decide, read, refused
 
 log = logging.getLogger("hocket")
 WAIT = 10.0
-"""Seconds in which a member has to renew; then it is left out."""
+"""Seconds in which a member has to renew, and a newcomer to call `serve` or `Client`; then it is left out."""
 LEAVE = 0.1
 """Seconds that a member which leaves waits for the others to do so; they may go on."""
 
@@ -29,10 +31,18 @@ class Member:
         self.comm, self._say, self._install, self.who = comm, say, install, who
         self.elastic = comm.door is not None
         self._changed, self._over = threading.Event(), False
+        self._has_view, self._without = False, list[int]()
+        """`_without`: ranks of `comm` that are to be left out."""
         self._thread: threading.Thread | None = None
-        view = self._viewed()
-        if view.settings[1] and not self.elastic:
-            raise ArgumentError(f"{who}: copies={view.settings[1]} needs a communicator of hocket.init(elastic=True)")
+        try:
+            view = self._viewed()
+            copies = view.settings[1]
+            if copies and not self.elastic:
+                raise ArgumentError(f"{who}: copies={copies} needs a communicator of hocket.init(elastic=True)")
+        except MismatchError:
+            if self.comm.generation:  # the others go on
+                self.comm.close(timeout=LEAVE, log_as=self.who)
+            raise
         self._installed(view)
         if self.elastic:
             self._watch()
@@ -59,29 +69,49 @@ class Member:
     def _installed(self, view: View) -> None:
         self.mark("server: generation", view.generation)
         self._install(view)
+        self._has_view = True
 
     def _viewed(self) -> View:
-        """Of the communicator's generation, or of a later one if somebody is lost meanwhile."""
+        """Of the communicator's generation, or of a later one if somebody is lost meanwhile, or does not come."""
         while True:
+            patience = WAIT if self._has_view else None
             try:
-                said = self.comm.share(list(self._say()), within="a parameter server")
-            except PeerLostError:
-                if not self.elastic:
+                words = self.comm.share(list(self._say()), within="a parameter server", timeout=patience)
+            except (PeerLostError, TimeoutError, MismatchError) as error:
+                goes_on = self._has_view or self.comm.generation or isinstance(error, PeerLostError)
+                if not self.elastic or not goes_on:
                     raise
+                if self._has_view and isinstance(error, TimeoutError):
+                    log.warning("%s: ranks %s do not serve, and have no client: left out", self.who, error.missing)
+                    self._without = [*error.missing]
                 self.comm = self._renewed()
                 continue
-            return decide(self.comm.generation, [Says(*each) for each in said], self.who)
+            previous = self.comm.previous_ranks
+            wrong = refused(words, previous)
+            if self.comm.rank in wrong:
+                raise MismatchError(f"{self.who}: {wrong[self.comm.rank]}", {})
+            for rank, why in wrong.items():
+                log.warning("%s: rank %d takes no part: %s", self.who, rank, why)
+            self._without = [*wrong]
+            said = [
+                each._replace(viewed=each.viewed and previous[rank] is not None)
+                for rank, each in enumerate(map(read, words)) if each is not None and rank not in wrong
+            ]  # fmt: skip
+            return decide(self.comm.generation, said, self.who)
 
     def _renewed(self) -> Any:
-        without: Sequence[int] = ()
+        began, without = time.monotonic(), set(self._without)
         while True:
             try:
-                return self.comm.renew(without=without, timeout=WAIT)
+                made = self.comm.renew(without=sorted(without - {self.comm.rank}), timeout=WAIT)
             except TimeoutError as error:
-                if not error.missing:
+                if not error.missing and time.monotonic() - began > self.comm.timeout:
                     raise
                 log.warning("%s: ranks %s have not come to a renewal in %g s: left out", self.who, error.missing, WAIT)
-                without = error.missing
+                without |= {*error.missing}
+                continue
+            self._without = []
+            return made
 
     def _watch(self) -> None:
         """For what changes from now on; what came before has been seen in the new generation."""
@@ -100,11 +130,13 @@ class Member:
             try:
                 self.comm = self._renewed()
                 view = self._viewed()
-            except Error as error:
                 if not self._over:
-                    log.warning("%s: it is out of the job: %s", self.who, error)
+                    self._installed(view)
+            except Exception as error:
+                if not self._over:
+                    expected = isinstance(error, Error)
+                    log.log(logging.WARNING, "%s: it is out of the job: %s", self.who, error, exc_info=not expected)
                     self._install(None)
+                    self.comm.close(timeout=LEAVE, log_as=self.who)  # the others go on
                 return
-            if not self._over:
-                self._installed(view)
             self._watch()

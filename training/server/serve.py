@@ -68,9 +68,11 @@ class Server:
             return
         holder.over.set()
         self._counter.join()
-        if holder.folder is not None:
-            self.snapshot()
-        holder.close()
+        try:
+            if holder.folder is not None:
+                self.snapshot()
+        finally:  # the others are told also where the disk is full
+            holder.close()
 
     def __enter__(self) -> Server:
         return self
@@ -101,10 +103,15 @@ class Server:
                 return
 
     def _keep(self, every: float) -> None:
+        who = self.holder.who
         while not self.holder.over.wait(every):
             began = time.monotonic()
-            self.snapshot()
-            log.info("%s: a snapshot took %.3f s", self.holder.who, time.monotonic() - began)
+            try:
+                self.snapshot()
+            except Exception as why:  # a full disk; the next one may find room
+                log.warning("%s: no snapshot was written, the next attempt is in %g s: %r", who, every, why)
+            else:
+                log.info("%s: a snapshot took %.3f s", who, time.monotonic() - began)
 
 
 def serve(
@@ -119,8 +126,9 @@ def serve(
     - `on`: the servers.  None: this is a newcomer, which takes the others' settings.
     - `clock`: "bsp", "ssp:s" or "async" (clocks.py).
     - `copies`: 0, or 1: what is acknowledged or read is on two servers.
-    - `snapshot`: a folder that all servers see.  Every `every` seconds, and at the end, each server writes its shards;
-      a shard that no server holds begins with the newest.
+    - `snapshot`: a folder that all servers see, of this user alone.  Every `every` seconds, and at the end, each server
+      writes its shards; a shard that no server holds begins with the newest.  What cannot be written is logged, and
+      tried again; at the end it is an error.
     - `works`: this rank makes a `Client(server)`, too: `with server, Client(server) as client:`.
     - the rest: as in `hocket.listen` (secret, iface, encrypt, transport); `iface` is that of `comm` if none is given.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hocket.errors import ArgumentError, MismatchError, PeerLostError
+from hocket.errors import MismatchError, PeerLostError
 
 HEAD, WHOLE, PART = "head", "whole", "part"
 """What a server has of a shard."""
+LAST_SHARD = 0xFFFFFF
+"""On the wire (frames.py)."""
 
 
 class Says(NamedTuple):
@@ -25,7 +27,30 @@ class Says(NamedTuple):
     """0: it is new, and takes the others' settings."""
     tables: str
     settings: list[Any]
-    """Of the servers: the clock's rule, and copies."""
+    """The clock's rule, and copies: of a server, or as this worker has them from a view; else none."""
+    viewed: bool = False
+    """Has it had a view?"""
+
+
+def read(word: Any) -> Says | None:
+    """What a member has said; None: it makes no sense."""
+    try:
+        says = Says(*word)
+    except TypeError:
+        return None
+    right = (
+        type(says.uid) is int and type(says.works) is bool and isinstance(says.address, str)
+        and isinstance(says.has, dict) and all(isinstance(each, str) for each in says.has.values())
+        and type(says.shards) is int and 0 <= says.shards <= LAST_SHARD and isinstance(says.tables, str)
+        and isinstance(says.settings, list) and _settles(says.settings, bool(says.address))
+    )  # fmt: skip
+    return says if right else None
+
+
+def _settles(settings: list[Any], serves: bool) -> bool:
+    if not settings:
+        return not serves
+    return len(settings) == 2 and isinstance(settings[0], str) and settings[1] in (0, 1)
 
 
 class View(NamedTuple):
@@ -40,12 +65,37 @@ class View(NamedTuple):
     settings: tuple[Any, ...]
 
 
+def refused(words: Sequence[Any], previous: Sequence[int | None]) -> dict[int, str]:
+    """Who takes no part, by rank, and why.  `previous`: each one's rank in the generation before; None: it is new.
+
+    Those who have had a view go on, whatever a newcomer says; it has to say what they do.
+    """
+    said = [read(word) for word in words]
+    wrong = {i: f"its word makes no sense: {str(words[i])[:80]}" for i, each in enumerate(said) if each is None}
+    old = {rank: each for rank, each in enumerate(said) if each and each.viewed and previous[rank] is not None}
+    if not old:
+        return wrong
+    first = next(iter(old.values()))
+    uids = {each.uid for each in old.values()}
+    for rank, each in enumerate(said):
+        if each is None or rank in old:
+            continue
+        if each.tables != first.tables:
+            wrong[rank] = f"the ranks' tables differ: the members' are {first.tables}  /  its own {each.tables}"
+        elif each.shards and each.settings and (each.shards, each.settings) != (first.shards, first.settings):
+            ours = f"{first.settings} of {first.shards} servers"
+            wrong[rank] = f"the members' settings are {ours}, its own {each.settings} of {each.shards}"
+        elif each.uid in uids:
+            wrong[rank] = "another member has its number"
+    return wrong
+
+
 def decide(generation: int, said: Sequence[Says], who: str) -> View:
     """The view of those who have said this.
 
     A shard stays with its head; without one its copy is the head; without both, the server with the least is, which
-    begins it or takes it from a snapshot.  Raises MismatchError (other tables, other settings), ArgumentError,
-    PeerLostError (no server is left).
+    begins it or takes it from a snapshot.  Raises MismatchError (other tables, other settings), PeerLostError (no
+    server is left).
     """
     servers = [each for each in said if each.address]
     if not servers:
@@ -53,7 +103,8 @@ def decide(generation: int, said: Sequence[Says], who: str) -> View:
             f"{who}: no server is left: start again with serve(..., snapshot=folder), which begins with its newest "
             "snapshots; without any, what was pushed is lost", []
         )  # fmt: skip
-    known = [each for each in servers if each.shards]
+    old = [each for each in said if each.viewed]
+    known = old or [each for each in servers if each.shards]
     _agree(said, known, who)
     shards = known[0].shards if known else len(servers)
     settings = tuple(known[0].settings if known else servers[0].settings)
@@ -97,13 +148,11 @@ def _least(load: dict[int, int], without: int | None) -> int:
 
 
 def _agree(said: Sequence[Says], known: Sequence[Says], who: str) -> None:
-    settings = [each.settings for each in known or said if each.settings]
+    settings = [[*each.settings, each.shards] for each in known]
     if any(each != settings[0] for each in settings):
         by_server = dict(enumerate(map(str, settings)))
-        raise MismatchError(f"{who}: servers differ in clock or copies: {settings}", by_server)
+        raise MismatchError(f"{who}: servers differ in clock, copies or their number: {settings}", by_server)
     tables = {each.tables for each in said}
     if len(tables) > 1:
         by_rank = {rank: each.tables for rank, each in enumerate(said)}
         raise MismatchError(f"{who}: the ranks' tables differ: {'  /  '.join(sorted(tables))}", by_rank)
-    if not any(each.address for each in said):
-        raise ArgumentError(f"{who}: no rank serves: call hocket.training.serve on at least one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import signal
 import time
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.serving import NEW, Cluster
+from support.jobs import Job
+from support.serving import NEW, ROLES, SECRET, Cluster
 
 
 def exactly(said: list[Any], others: int = 0) -> None:
@@ -80,3 +82,37 @@ def test_links_that_end_while_all_live() -> None:
             time.sleep(0.01)
         cluster.until_pushed(range(2, 4), 20)
         exactly(cluster.end(range(2, 4)))
+
+
+ENDS = (
+    ROLES
+    + """
+comm = hocket.init(elastic=True)
+server = serve(comm, TABLES, on=range(3), works=True, copies=1, clock="{clock}")
+with server:
+    me = comm.rank
+    with Client(server) as client:
+        for step in range([12, 2, 12][me]):
+            client.push("w", np.ones(64, np.float32))
+            client.tick()
+            client.pull("w")
+            if me == 2 and step == 5:
+                os.kill(os.getpid(), 9)
+        if me == 1:
+            client.close()
+            with Client(server) as again:  # the numbers of its pushes go on
+                again.push("w", np.ones(64, np.float32))
+        else:
+            print(client.clock, client.pull("w").tolist())
+"""
+)
+
+
+@pytest.mark.parametrize("clock", ["bsp", "ssp:1"])
+def test_a_worker_that_has_ended_holds_nobody_in_the_next_view(clock: str) -> None:
+    """Rank 1 serves on, and works no more; rank 2 dies; rank 0 goes on, without waiting for their clocks."""
+    with Job(3, ENDS.replace("{clock}", clock), env={"HOCKET_SECRET": SECRET}) as job:
+        ends = job.wait(30)
+    assert [end.code for end in ends[:2]] == [0, 0], [end.err for end in ends]
+    reached, w = ends[0].out.split(" ", 1)
+    assert reached == "12" and json.loads(w)[0] in (12 + 2 + 1 + 6, 12 + 2 + 1 + 5), w

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
+import stat
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,7 @@ import pytest
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import Adam, Client, Range, Rows, serve
+from hocket.training.flat import digest
 from hocket.training.server.shards import snapshots
 from hocket.training.server.shards.dealing import dealt, misfit
 from hocket.training.server.shards.store import Change, Tables
@@ -165,3 +170,115 @@ def test_a_job_goes_on_from_a_snapshot(tmp_path: pathlib.Path) -> None:
     for began in (0.0, 1.0):
         with hocket.local_world(2) as world:
             world.run(goes_on, str(tmp_path), began)
+
+
+LAYOUT = Layout({"e": Rows(2, optimizer="adam", rows=9), "w": Range(4)}, 1)
+
+
+def one(folder: snapshots.Folder, order: int) -> pathlib.Path:
+    tables = Tables(LAYOUT, 0)
+    tables.apply(Change(0, 0, np.array([7]), np.ones(2, np.float32)))
+    state = {item: tables.dump(item) for item in tables.items()}
+    folder.write(LAYOUT, 0, snapshots.Book(order, {5: order}, {5: 0}), state)
+    return pathlib.Path(folder.path) / f"shard-0-of-1.{order:012}"
+
+
+def test_a_folder_is_its_users_alone(tmp_path: pathlib.Path) -> None:
+    """What others have left there is neither followed nor read, and nobody else reads what is written."""
+    folder, precious = snapshots.Folder(str(tmp_path / "a" / "b")), tmp_path / "precious"
+    precious.write_text("precious")
+    half = tmp_path / "a" / "b" / "shard-0-of-1.000000000003~"
+    half.symlink_to(precious)
+    path = one(folder, 3)
+    assert precious.read_text() == "precious" and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    path.with_name("shard-0-of-1.000000000009").symlink_to(path)
+    found = folder.newest(LAYOUT, 0)
+    assert found is not None and found[0].order == 3, "a link is no snapshot"
+    path.parent.chmod(0o777)
+    with pytest.raises(hocket.ArgumentError, match="not everybody may write; it is of user .* with mode 0777"):
+        snapshots.Folder(folder.path)
+    if os.geteuid() == 0:
+        path.parent.chmod(0o700)
+        os.chown(path.parent, 65534, 65534)
+        with pytest.raises(hocket.ArgumentError, match="it is of user 65534"):
+            snapshots.Folder(folder.path)
+    with pytest.raises(hocket.ArgumentError, match="must be a folder"):
+        snapshots.Folder(str(precious))
+
+
+def test_what_a_user_keeps_there_is_neither_read_nor_in_the_way(tmp_path: pathlib.Path) -> None:
+    folder = snapshots.Folder(str(tmp_path))
+    first = one(folder, 3)
+    kept = ["shard-0.good", "shard-0.old", "shard-0-of-1.99", "shard-0-of-1.000000000003.bak"]
+    kept += ["shard-0-of-1.00000000000\N{ARABIC-INDIC DIGIT THREE}"]
+    for name in kept:
+        shutil.copy(first, tmp_path / name)
+    for order in (90, 91):  # newer by their names, and not whole: what is written next stays
+        (tmp_path / f"shard-0-of-1.{order:012}").write_bytes(b"{}")
+    for order in (4, 5, 6):
+        one(folder, order)
+    found = folder.newest(LAYOUT, 0)
+    assert found is not None and found[0].order == 6
+    names = set(os.listdir(tmp_path))
+    assert names >= {*kept, "shard-0-of-1.000000000005", "shard-0-of-1.000000000006"}
+    assert first.name not in names
+
+
+def test_what_is_in_a_file_is_compared_with_the_tables(tmp_path: pathlib.Path) -> None:
+    """Else the one before is taken: other dtypes, shapes and names, objects, and what is no snapshot at all."""
+    folder = snapshots.Folder(str(tmp_path))
+    good, path = one(folder, 3), one(folder, 4)
+    head, _, data = path.read_bytes().partition(b"\n")
+    said = json.loads(head)
+    whole = np.frombuffer(data, np.uint8)
+    rows = whole[: said["items"][0][2]]
+
+    def item(dtype: Any, shape: Any, name: str = "values") -> np.ndarray[Any, Any]:
+        text = json.dumps([[name, dtype, shape]]).encode()
+        return np.frombuffer(len(text).to_bytes(8, "little") + text + bytes(400), np.uint8)
+
+    cases: list[tuple[dict[str, Any], Any]] = [
+        ({"order": "x"}, whole), ({"applied": [[1, 2, 3]]}, whole), ({"applied": [["a", 2]]}, whole),
+        ({"clocks": 7}, whole), ({"items": [[0, 0, 10**12]]}, whole), ({"items": 5}, whole),
+    ]  # fmt: skip
+    wrong = [("|O", [4]), ("V9", [4]), ("<f8", [4]), ("<U4", [4]), ([["a", "O"]], [4]), ("f" * 5000, [4]),
+             *(("<f4", shape) for shape in ([1], [2, 2], [-1], [1 << 40], [1 << 70], [0], ["x"], [], 7))]  # fmt: skip
+    for dtype, shape in wrong:
+        part = item(dtype, shape)
+        cases.append(({"items": [[0, 0, rows.size], [1, 0, part.size]]}, np.concatenate([rows, part])))
+    part = item("<f4", [4], "other")
+    cases.append(({"items": [[0, 0, rows.size], [1, 0, part.size]]}, np.concatenate([rows, part])))
+    for more, body in cases:
+        changed = {**said, "crc": digest(body), **more}
+        path.write_bytes(json.dumps(changed).encode() + b"\n" + body.tobytes())
+        try:
+            found = folder.newest(LAYOUT, 0)
+        except hocket.ArgumentError as error:
+            assert path.name in str(error)
+        else:
+            assert found is not None and found[0].order == 3, more
+    for text in (b"[1]\n", b"[" * 100_000 + b"\n", b"7\n"):
+        path.write_bytes(text)
+        found = folder.newest(LAYOUT, 0)
+        assert found is not None and found[0].order == 3 and good.exists()
+
+
+def hiccups(comm: Communicator, folder: str) -> int:
+    """The folder is away while two snapshots are due."""
+    server = serve(comm, {"w": Range(4)}, on=[0], works=True, snapshot=folder, every=0.05)
+    with server, Client(server) as client:
+        client.push("w", np.ones(4))
+        os.rename(folder, folder + "-away")
+        time.sleep(0.2)
+        assert any(thread.name == "hocket-snapshot" for thread in threading.enumerate())
+        os.rename(folder + "-away", folder)
+        client.push("w", np.ones(4))
+        last, until = 0, time.monotonic() + 10
+        while last < server.holder.replicas[0].shard.order and time.monotonic() < until:
+            last = max((int(name[-12:]) for name in os.listdir(folder) if name[-1] != "~"), default=0)
+        return last
+
+
+def test_a_snapshot_that_fails_is_tried_again(tmp_path: pathlib.Path) -> None:
+    assert hocket.local_world(1).run(hiccups, str(tmp_path / "s"))[0] >= 3

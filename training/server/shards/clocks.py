@@ -8,7 +8,7 @@ no bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Container
 
 from hocket.arguments import whole
 from hocket.errors import ArgumentError
@@ -51,8 +51,11 @@ class Clocks:
         else:
             self.at[worker] = max(clock, self.at.get(worker, 0))
 
-    def keep(self, workers: Collection[int]) -> None:
-        """These work: others are gone, and who is new is as far as the slowest."""
+    def keep(self, workers: Collection[int], known: Container[int] = ()) -> None:
+        """These work: others are gone, and who is new is as far as the slowest.
+
+        `known`: who has had a clock.  Without one now it has left, or is about to greet and to say its own.
+        """
         self.at = {worker: clock for worker, clock in self.at.items() if worker in workers}
         slowest = self.slowest
-        self.at.update({worker: slowest for worker in workers if worker not in self.at})
+        self.at.update({worker: slowest for worker in workers if worker not in self.at and worker not in known})

@@ -8,7 +8,7 @@ import numpy as np
 
 from hocket.training.flat import Array
 from hocket.training.server.optimizers import Optimizer
-from hocket.training.server.shards.store import Item
+from hocket.training.server.shards.store import Item, unlike
 from hocket.training.server.tables import Layout, Part, shares
 
 State = Mapping[Item, Mapping[str, Array]]
@@ -51,12 +51,7 @@ def _slice(
 
 def misfit(layout: Layout, shard: int, state: State) -> str:
     """Why this cannot be the state of this shard, or ""."""
-    wanted = {(number, part.number if part else 0): part for number, part in layout.of(shard)}
-    if set(wanted) != set(state):
+    wanted = {(number, part.number if part else 0) for number, part in layout.of(shard)}
+    if wanted != set(state):
         return f"its parts of tables are {sorted(state)}, those of shard {shard} {sorted(wanted)}"
-    for item, part in wanted.items():
-        if part is None and (shares(state[item]["keys"]) % layout.shards != shard).any():
-            return f"it has rows that are not of shard {shard}"
-        if part is not None and state[item]["values"].size != part.end - part.first:
-            return f"a slice has {state[item]['values'].size} elements, not {part.end - part.first}"
-    return ""
+    return next((why for item in wanted if (why := unlike(layout, shard, item, state[item]))), "")

@@ -95,7 +95,7 @@ class Shard:
         self.generation, self.head, self.state = role.generation, role.head, "asking" if role.copy else "alone"
         self.waiting, self.unsent = [], []
         self.held.clear()
-        self.clocks.keep(role.workers)
+        self.clocks.keep(role.workers, self.applied)
         out: Out = []
         if role.head:
             if role.copy:

@@ -16,6 +16,7 @@ import logging
 import math
 import os
 import re
+import stat
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -31,7 +32,8 @@ log = logging.getLogger("hocket")
 VERSION, BEFORE = "hocket-shard/2", "hocket-shard/1"
 STAY = 2
 """Snapshots of a shard that are kept: an older one is there while the newest is written."""
-NAME = re.compile(r"shard-(\d+)(?:-of-(\d+))?\.(\d+)")
+NAME = re.compile(r"shard-([0-9]+)(?:-of-([0-9]+))?\.([0-9]{12,})")
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Book(NamedTuple):
@@ -52,11 +54,23 @@ class File(NamedTuple):
 
 
 class Folder:
-    """A folder of snapshots."""
+    """A folder of snapshots, which nobody but its user writes to: else the next job would begin with others' values.
+
+    It is made for this user alone.  Raises ArgumentError: another user's, or everybody may write there.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        os.makedirs(path, exist_ok=True)
+        parent = os.path.dirname(os.path.abspath(path))
+        os.makedirs(parent, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        status = os.stat(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o002:
+            raise ArgumentError(
+                f"snapshot={path!r} must be a folder of user {os.geteuid()} where not everybody may write; it is of "
+                f"user {status.st_uid} with mode {status.st_mode & 0o7777:04o}"
+            )
 
     def write(self, layout: Layout, shard: int, book: Book, state: State) -> None:
         """Returns when it is on disk."""
@@ -67,19 +81,27 @@ class Folder:
             "items": [[*item, part.size] for item, part in zip(state, parts, strict=True)],
         }  # fmt: skip
         name = os.path.join(self.path, f"shard-{shard}-of-{layout.shards}.{book.order:012}")
-        with open(f"{name}~", "wb") as file:
-            file.write(json.dumps(head).encode() + b"\n")
-            for part in parts:
-                file.write(part.data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f"{name}~", name)
+        with contextlib.suppress(FileNotFoundError):  # what a killed server has left
+            os.unlink(f"{name}~")
+        try:
+            with open(os.open(f"{name}~", NEW, 0o600), "wb") as file:
+                file.write(json.dumps(head).encode() + b"\n")
+                for part in parts:
+                    file.write(part.data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(f"{name}~", name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{name}~")
+            raise
         folder = os.open(self.path, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
-        for old in [each for each in self._files() if each[:2] == (layout.shards, shard)][STAY:]:
+        own = [each for each in self._files() if each[:2] == (layout.shards, shard) and each.order <= book.order]
+        for old in own[STAY:]:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(self.path, old.name))
 
@@ -121,13 +143,13 @@ class Folder:
                 return self._read(each, layout)
             except ArgumentError:
                 raise
-            except (ValueError, KeyError, OSError) as error:
-                log.warning("snapshot %s is not whole: %s", each.name, error)
+            except Exception as error:  # of whatever is in the file
+                log.warning("snapshot %s is not whole: %r", each.name, error)
         return None
 
     def _read(self, file: File, layout: Layout) -> tuple[Book, State]:
         path = os.path.join(self.path, file.name)
-        with open(path, "rb") as opened:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             head = json.loads(opened.readline())
             data = np.frombuffer(opened.read(), np.uint8)
         if head["version"] not in (VERSION, BEFORE):
@@ -147,4 +169,11 @@ class Folder:
                 f"{path} ({head['version']}) is not of a job of {layout.shards} servers: {why}; serve on as "
                 "many as wrote it, or name another folder"
             )
-        return Book(head["order"], dict(head["applied"]), dict(head["clocks"])), state
+        book = Book(head["order"], dict(head["applied"]), dict(head["clocks"]))
+        if not all(type(each) is int for each in (book.order, *_flat(book.applied), *_flat(book.clocks))):
+            raise ValueError("its orders are no whole numbers")
+        return book, state
+
+
+def _flat(numbers: Mapping[int, int]) -> tuple[int, ...]:
+    return (*numbers, *numbers.values())

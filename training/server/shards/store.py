@@ -157,12 +157,39 @@ class Lines:
         self.slots = {name: np.array(arrays[name]) for name in self.slots}
 
 
+def unlike(layout: Layout, shard: int, item: Item, arrays: Mapping[str, Array]) -> str:
+    """Why these arrays cannot be what this shard has of an item, as `dump` gives it, or ""."""
+    number, slice_ = item
+    table = layout.tables[number]
+    slots = table.optimizer.slots  # type: ignore[union-attr]
+    shapes: dict[str, tuple[int, ...]]
+    if isinstance(table, Range):
+        part = layout.parts[number][slice_]
+        count = part.end - part.first
+        shapes = {"values": (count,), **{name: (1 if one else count,) for name, one in slots.items()}}
+    else:
+        keys = arrays.get("keys", np.zeros(0, np.int64))
+        count = keys.size
+        shapes = {"keys": (count,), "values": (count, table.width)}
+        shapes |= {name: (count, 1 if one else table.width) for name, one in slots.items()}
+        if keys.dtype != np.int64 or table.unknown(keys) or np.unique(keys).size < count:
+            return "its keys are not those of rows, each once"
+        if (shares(keys) % layout.shards != shard).any():
+            return f"it has rows that are not of shard {shard}"
+    for name, shape in shapes.items():
+        one = arrays.get(name)
+        if one is None or one.shape != shape or (name != "keys" and one.dtype != table.dtype):
+            found = "missing" if one is None else f"{one.dtype}{list(one.shape)}"
+            return f"{name} of table {layout.names[number]!r} is {found}, not {table.dtype}{list(shape)}"
+    return ""
+
+
 class Tables:
     """A `Store`, as shard.py has it."""
 
     def __init__(self, layout: Layout, shard: int) -> None:
         self.held: dict[Item, Any] = {}
-        self._encoded = 0
+        self._layout, self._shard, self._encoded = layout, shard, 0
         for number, part in layout.of(shard):
             table = layout.tables[number]
             if isinstance(table, Rows):
@@ -196,6 +223,10 @@ class Tables:
         return self.held[item].dump()  # type: ignore[no-any-return]
 
     def load(self, item: Item, value: Mapping[str, Array]) -> None:
+        """Raises ValueError: this shard has no such item, or it is otherwise there."""
+        why = unlike(self._layout, self._shard, item, value) if item in self.held else f"no item {item} is here"
+        if why:
+            raise ValueError(why)
         self.held[item].load(value)
 
 

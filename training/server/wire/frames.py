@@ -11,6 +11,7 @@ Values travel as they are, or encoded by the codec of that number (CODECS); dict
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +49,10 @@ KINDS: tuple[type, ...] = (
 CODE = {each: number for number, each in enumerate(KINDS, 1)}
 PUSH, FORWARD, ACK, ANSWER, PULL = (CODE[each] for each in (Push, Forward, Ack, Answer, Pull))
 BYTE = np.dtype(np.uint8)
+PACKED = tuple(np.dtype(each).str for each in ("float32", "float64", "int64"))
+"""Dtypes of what tables have."""
+LONGEST = 1 << 40
+"""Elements of an axis, at most."""
 PLAIN = 0
 NO_TABLE = 0xFFFF
 """As a table: the change is a clock."""
@@ -192,13 +197,17 @@ def packed(arrays: Mapping[str, Array]) -> Array:
 
 
 def unpacked(payload: Array | None) -> dict[str, Array]:
-    """What `packed` was given, as views of these bytes.  ValueError: they are something else."""
+    """What `packed` was given, in memory of their own.  ValueError: they are something else."""
     if payload is None or payload.size < 8:
         raise ValueError("arrays are cut short")
     at = 8 + int.from_bytes(payload[:8].tobytes(), "little")
     arrays = {}
     for name, dtype, shape in json.loads(payload[8:at].tobytes()):
-        end = at + int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        if dtype not in PACKED or not all(type(n) is int and 0 <= n <= LONGEST for n in shape):
+            raise ValueError(f"an array of {str(dtype)[:20]} and shape {str(shape)[:80]}")
+        end = at + math.prod(shape) * np.dtype(dtype).itemsize
+        if end > payload.size:
+            raise ValueError("arrays are cut short")
         arrays[name] = np.frombuffer(payload[at:end].tobytes(), dtype).reshape(shape)
         at = end
     return arrays

@@ -64,7 +64,7 @@ class Client:
         elastic = comm.door is not None if member is None else member.elastic
         self._heads = Heads(self.who, self.uid, elastic, timeout, how)
         self._receiver = Receiver(self._heads)
-        self._own = self._meet(comm, holder)
+        self._holder, self._own = holder, self._meet(comm, holder)
         self._member = holder.member if self._own is None else self._own  # type: ignore[union-attr]
         self.ways: list[Way] = self._heads.ways
         """To each shard."""
@@ -77,13 +77,17 @@ class Client:
     def _meet(self, comm: Any, holder: Holder | None) -> Member | None:
         """Take part in the agreement on views; a rank that serves, too, does so already."""
         if holder is None:
-            says = Says(self.uid, True, "", {}, 0, self.layout.said(), [])
-            return Member(comm, lambda: says, self._heads.install, self.who)
-        if not holder.works or holder.view is None:
+            return Member(comm, self._says, self._heads.install, self.who)
+        if holder.view is None or self.uid not in holder.view.workers:
             raise ArgumentError(f"{self.who}: a rank that serves and has a Client needs serve(..., works=True)")
         holder.installed.append(self._heads.install)
         self._heads.install(holder.view)
         return None
+
+    def _says(self) -> Says:
+        view = self._heads.view
+        shards, settings = (view.shards, [*view.settings]) if view is not None else (0, [])
+        return Says(self.uid, True, "", {}, shards, self.layout.said(), settings, view is not None)
 
     def _join(self) -> None:
         """Begin at the clock of the slowest."""
@@ -182,6 +186,8 @@ class Client:
         self._heads.close(said)
         if self._own is not None:
             self._own.close()
+        elif self._holder is not None:
+            self._holder.works = False  # the next view's shards wait for its clock no more
 
     def __enter__(self) -> Client:
         return self

@@ -71,6 +71,7 @@ class Outbox:
         self.lost += max(0, self.changes(self.acknowledged) - self.changes(welcome.acknowledged))
         ended = self._safe_until(welcome.acknowledged)
         self.acknowledged = welcome.acknowledged
+        self.sequence = max(self.sequence, self.acknowledged)  # of this worker's former client
         again = [self._push(number, change) for number, change in self.pushes.items()]
         self.ready = True
         if self.clock is not None:  # a head that went back to a snapshot has an old one

@@ -1,0 +1,69 @@
+"""Newcomers that differ, make no sense or do not come: each is left out alone, and told; the others go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket.training.server.views import Says, decide, refused
+from support.serving import Cluster
+
+TOLD = """
+def told(act):
+    try:
+        act()
+    except hocket.Error as error:
+        print(type(error).__name__, error)
+    mark(f"told-{case}")
+    while not there("judge"):
+        time.sleep(0.05)
+    os._exit(0)
+"""
+CASES = {
+    "tables": ("Client(comm, {'w': Range(5)})", "MismatchError", "tables differ"),
+    "words": ("comm.share([1, 2])", "", ""),
+    "another call": ("comm.allreduce(np.ones(3))", "MismatchError", "allreduce"),
+    "late": ("time.sleep(4), Client(comm, TABLES)", "PeerLostError", "has excluded it"),
+}
+
+
+def test_a_newcomer_that_is_not_as_the_others_is_left_out_alone() -> None:
+    """With a word of its own, another call, or none: pushes go on, and who comes after it is let in."""
+    with Cluster(1, 1, copies=0, wait=2.0) as cluster:
+        cluster.until_pushed(range(1, 2), 5)
+        for case, (act, _, _) in CASES.items():
+            cluster.add(f"case = {case!r}\n{TOLD}\ntold(lambda: ({act}))", 0)
+            cluster.read(f"told-{case}")
+            cluster.until_pushed(range(1, 2), 5)
+        cluster.add("client = Client(comm, TABLES)\nclient.push('w', np.ones(64))\nclient.close()\nmark('worked')", 0)
+        cluster.read("worked")
+        done, w, _, lost = cluster.end(range(1, 2))[0]
+        assert lost == 0 and w == [done + 1] * 64, (done, w)
+        for process, (case, (_, error, words)) in zip(cluster.more, CASES.items(), strict=False):
+            out = process.communicate(timeout=20)[0]
+            assert out.startswith(error) and words in out, (case, out)
+
+
+OLD = [Says(i, i > 1, "" if i > 1 else f"tcp:h:{i}", {str(i): "head"} if i < 2 else {}, 2, "t", ["bsp", 0], True)
+       for i in range(4)]  # fmt: skip
+NEW = Says(9, True, "", {}, 0, "t", [])
+
+
+def test_members_agree_on_who_takes_no_part() -> None:
+    """They go on with what they have, whatever any newcomer says; nobody is refused where all are new."""
+    wrong: list[Any] = [
+        7, [], [1, 2], {}, list(NEW)[:5], NEW._replace(tables="u"), NEW._replace(uid=2), NEW._replace(uid="9"),
+        NEW._replace(shards=3, settings=["bsp", 0]), NEW._replace(shards=2, settings=["async", 0]),
+        NEW._replace(shards=300_000_000), NEW._replace(address="tcp:h:9"), NEW._replace(has=7),
+        NEW._replace(settings=["bsp", 7]), NEW._replace(tables="u", viewed=True), NEW._replace(works=1),
+    ]  # fmt: skip
+    for word in wrong:
+        said = [*map(list, OLD), list(word) if isinstance(word, tuple) else word]
+        assert [*refused(said, [0, 1, 2, 3, None])] == [4], word
+    fine = [NEW, NEW._replace(address="tcp:h:9", settings=["async", 0]),
+            NEW._replace(address="tcp:h:9", shards=2, settings=["bsp", 0])]  # fmt: skip
+    for word in fine:
+        assert refused([*map(list, OLD), list(word)], [0, 1, 2, 3, None]) == {}
+        view = decide(5, [*OLD, word], "a test")
+        assert (view.shards, view.heads, view.settings, 9 in view.workers) == (2, (0, 1), ("bsp", 0), True)
+    assert refused([NEW, NEW._replace(tables="u")], [None, None]) == {}, "all are new: `decide` raises on all"
+    assert decide(5, [*OLD[2:], fine[1]], "all servers are new").heads == (9, 9), "with as many shards as before"
