@@ -16,7 +16,6 @@ alone: what needs a store of all ranks has to bring one.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -26,9 +25,6 @@ from hocket.errors import ArgumentError, PeerLostError
 from hocket.torch.errors import in_torchs_words
 from hocket.torch.group import bootstrap
 from hocket.torch.register import NAME
-
-LONGEST = 1e9
-"""Seconds: torch's timeouts end somewhere."""
 
 
 def use(comm: Communicator) -> None:
@@ -45,7 +41,7 @@ def use(comm: Communicator) -> None:
     """
     if dist.is_initialized():
         dist.destroy_process_group()
-    store, limit = dist.HashStore(), timedelta(seconds=min(comm.timeout, LONGEST))  # type: ignore[attr-defined]
+    store, limit = dist.HashStore(), bootstrap.limit_of(comm)  # type: ignore[attr-defined]
     with bootstrap.handing_over(comm):
         dist.init_process_group(NAME, store=store, rank=comm.rank, world_size=comm.size, timeout=limit)
 

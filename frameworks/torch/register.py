@@ -29,6 +29,7 @@ def create(options: Any, _: Any) -> Any:
     # could keep processes that are forked later from them.
     dist.Backend.backend_capability[NAME] = present()
     others = [name for name in asked_for() if name != NAME]
+    recorded_by_itself(not others)
     if not others:
         return process_group.ProcessGroupHocket(options)
     if backend.available():
@@ -37,6 +38,12 @@ def create(options: Any, _: Any) -> Any:
         f"hocket cannot share a group with {', '.join(others)} before torch 2.14; pass "
         f'"{NAME}" alone, which takes tensors of every device, or make another group for the other backend'
     )
+
+
+def recorded_by_itself(alone: bool) -> None:
+    """Keep torch 2.15's flight recorder from groups of hocket alone: it needs a compiled backend."""
+    backends: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    (backends.add if alone else backends.discard)(NAME)
 
 
 def present() -> list[str]:

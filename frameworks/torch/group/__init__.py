@@ -2,6 +2,8 @@
 
     bootstrap.py      from torch's store to a communicator
     process_group.py  the process group
+    hooks.py          torch's hooks of its calls
+    shim.py           what torch finds where it asks the group for its backend
     backend.py        the same calls as one backend of several in a group
     identity.py       what both say of themselves, and how they end
     carrier.py        whose calls a group's are, seen from outside

@@ -31,7 +31,7 @@ class BackendHocket(Identity, Calls, _Base):  # type: ignore[misc]
     """What torch's process group holds."""
 
     always_work = True  # C++ wants one, also of calls that it waits for
-    supports_splitting = supports_coalescing = supports_shrinking = False
+    supports_splitting = supports_coalescing = supports_shrinking = False  # torch 2.15 crashes on ranks in no split
 
     def __init__(self, options: Any) -> None:
         _Base.__init__(self, options.group_rank, options.group_size)

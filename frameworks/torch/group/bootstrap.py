@@ -18,6 +18,8 @@ import torch.distributed as dist
 import hocket
 from hocket import Communicator
 
+LONGEST = 1e9
+"""Seconds: torch's timeouts end somewhere."""
 _handed_over: list[Communicator] = []
 
 
@@ -54,11 +56,20 @@ def communicator(options: Any) -> Communicator:
     default = parent()
     if default is None:
         return met(options.store, options.group_rank, options.group_size, options.timeout)
-    seconds = options.timeout.total_seconds()
     ranks = list(options.global_ranks_in_group) or list(range(default.size))
-    comm = default.create_group(ranks, f"{options.group_id}", timeout=seconds)
-    comm.set_timeout(seconds)
-    return comm
+    return child(default, ranks, f"{options.group_id}", options.timeout.total_seconds())
+
+
+def child(comm: Communicator, ranks: list[int], name: str, seconds: float) -> Communicator:
+    """The communicator of these ranks of `comm`, made over its connections by them alone."""
+    made = comm.create_group(ranks, name, timeout=seconds)
+    made.set_timeout(seconds)
+    return made
+
+
+def limit_of(comm: Communicator) -> timedelta:
+    """How long its calls may take, as torch can say it."""
+    return timedelta(seconds=min(comm.timeout, LONGEST))
 
 
 @contextlib.contextmanager

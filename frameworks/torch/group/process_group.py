@@ -7,6 +7,8 @@ in the backends that it holds; this one holds none, so it answers itself whereve
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,31 +19,13 @@ from hocket import Communicator
 from hocket.torch.callers import pass_over_torch
 from hocket.torch.calls.methods import Calls
 from hocket.torch.calls.names import with_aliases
-from hocket.torch.errors import in_torchs_words
+from hocket.torch.errors import ArgumentError, in_torchs_words
 from hocket.torch.group import functional
-from hocket.torch.group.bootstrap import communicator, met
+from hocket.torch.group.bootstrap import child, communicator, limit_of, met
+from hocket.torch.group.hooks import Hooks
 from hocket.torch.group.identity import Identity
-from hocket.torch.register import NAME, present
-
-
-class Shim:
-    """What torch's Python code gets by `group._get_backend(device)`: without what only other backends have."""
-
-    supports_splitting = supports_coalescing = supports_shrinking = supports_time_estimate = False
-    options = None
-
-    def __init__(self, group: ProcessGroupHocket) -> None:
-        self.group = group
-
-    def name(self) -> str:
-        return NAME
-
-    def supports_tensor_alloc(self, device: Any) -> bool:
-        return False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.group, name)
-
+from hocket.torch.group.shim import Shim, Without
+from hocket.torch.register import present
 
 pass_over_torch()
 
@@ -50,10 +34,11 @@ _Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of w
 
 
 @with_aliases
-class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
+class ProcessGroupHocket(Identity, Hooks, Calls, Without, _Base):  # type: ignore[misc]
     """What `init_process_group("hocket")` and `new_group` make.  `comm` is its `hocket.Communicator`."""
 
     comm: Communicator
+    _shim: weakref.ref[Shim] | None = None
 
     def __init__(self, options: Any) -> None:
         self._begin(options.store, options.group_rank, options.group_size, str(options.group_id))
@@ -71,8 +56,32 @@ class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
 
     def _begin(self, store: Any, rank: int, size: int, name: str) -> None:
         _Base.__init__(self, rank, size)
-        self._store, self._name, self._desc = store, name, "undefined"
+        self._store, self._name, self._desc, self._splits = store, name, "undefined", 0
         functional.complete()
+        self._check_for_nans(rank)
+
+    def split_group(
+        self, new_ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
+        group_name: str | None = None, group_desc: str | None = None, device_types: Any = None,
+    ) -> ProcessGroupHocket | None:  # fmt: skip
+        """A group of these ranks of this one, in this order, which they alone make; None on the others.
+
+        All ranks call it.  `device_types` is nothing to a group that takes tensors of every device.
+        """
+        number, self._splits = self._splits, self._splits + 1
+        name, ranks = group_name or f"{self._name}:split:{number}", list(new_ranks)
+        if wrong := [r for r in ranks if r not in range(self.comm.size)]:
+            raise ArgumentError(f"split_group: {wrong} are no ranks of a group of {self.comm.size}")
+        if self.comm.rank not in ranks:
+            return None
+        seconds = (timeout or getattr(opts, "_timeout", None) or limit_of(self.comm)).total_seconds()
+        made = ProcessGroupHocket.__new__(ProcessGroupHocket)
+        store = dist.PrefixStore(f"{name}/", self._store)  # type: ignore[attr-defined]
+        made._begin(store, ranks.index(self.comm.rank), len(ranks), name)
+        made.setGroupDesc(group_desc or f"{self._desc}:split:{number}")
+        with in_torchs_words():
+            made.comm = child(self.comm, ranks, name, seconds)
+        return made
 
     def __del__(self) -> None:
         """A group that is dropped, not destroyed, leaves the job, as with Gloo."""
@@ -101,12 +110,17 @@ class ProcessGroupHocket(Identity, Calls, _Base):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        if self not in dist.distributed_c10d._world.pg_map:
-            return []  # being made: torch 2.15 would attach its flight recorder, which needs a compiled backend
         return [torch.device(name) for name in present()]
 
     def _get_backend(self, device: Any) -> Shim:
-        return Shim(self)
+        """The same one for each device, as long as anyone has it."""
+        found = self._shim() if self._shim is not None else None
+        if found is None:
+            found = Shim(self)
+            self._shim = weakref.ref(found)
+        return found
+
+    get_backend = _get_backend
 
     def get_group_store(self) -> Any:
         return self._store

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 CHECKS: dict[str, Callable[[], None]] = {}
-FILES = ("collectives", "messages", "works", "tensors")
+FILES = ("watched", "collectives", "messages", "works", "tensors")
 OPS = ("SUM", "PRODUCT", "MIN", "MAX")
 GLOO_DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64,

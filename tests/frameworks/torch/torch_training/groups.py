@@ -65,6 +65,21 @@ def pipeline_1f1b() -> None:
     pipelined(Schedule1F1B, size())
 
 
+@case(3)
+def pipeline_of_an_own_group_for_each_edge() -> None:
+    """torch 2.15 splits them off the pipeline's group; before, its configuration does not know the word."""
+    import torch.distributed.config as config
+    from torch.distributed.pipelining import Schedule1F1B
+
+    if not hasattr(config, "pipeline_per_edge_p2p"):
+        return
+    config.pipeline_per_edge_p2p = True
+    try:
+        pipelined(Schedule1F1B, size())
+    finally:
+        config.pipeline_per_edge_p2p = False
+
+
 @case(2)
 def pipeline_interleaved() -> None:
     """Two stages on each rank."""

@@ -1,0 +1,69 @@
+"""What torch's Python code gets where it asks a group made in Python for its backend, and for what only others have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._distributed_c10d import Backend
+
+from hocket.torch.errors import ArgumentError
+from hocket.torch.group.bootstrap import limit_of
+from hocket.torch.register import NAME
+
+if TYPE_CHECKING:
+    from hocket.torch.group.process_group import ProcessGroupHocket
+
+_Options: Any = Backend.Options
+
+
+class Without:
+    """torch's own group would ask a compiled backend."""
+
+    supports_reconfigure = supports_window = supports_abort_hooks = supports_completion_hooks = False
+    use_pg_for_symm_mem_rendezvous = False
+
+
+def _refuse(name: str) -> Callable[..., Any]:
+    def refused(self: Any, *args: Any, **named: Any) -> Any:
+        raise ArgumentError(f"Backend {NAME} does not support {name}")
+
+    return refused
+
+
+for _name in (
+    "register_abort_hook", "unregister_abort_hook", "_register_on_completion_hook", "_wait_for_pending_works",
+    "get_reconfigure_handle", "reconfigure", "new_window", "merge_remote_group",
+):  # fmt: skip
+    setattr(Without, _name, _refuse(_name))
+
+
+class Shim(Without):
+    """What `group._get_backend(device)` gives: a backend, of what the group does."""
+
+    supports_splitting = True
+    supports_coalescing = supports_shrinking = supports_time_estimate = _supports_time_estimate = False
+
+    def __init__(self, group: ProcessGroupHocket) -> None:
+        self.group = group
+
+    @property
+    def options(self) -> Any:
+        made = _Options(NAME, limit_of(self.group.comm))
+        made.group_name = self.group.group_name
+        return made
+
+    def name(self) -> str:
+        return NAME
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
+
+    def eager_connect_single_device(self, device: torch.device | None) -> None:
+        """Its ranks are connected."""
+
+    perform_nocolor_split = eager_connect_single_device  # who is no member takes no part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.group, name)
