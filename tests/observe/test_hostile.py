@@ -17,6 +17,6 @@ def test_files_are_read_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_not_refused_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "checked", lambda timeline: 1 / 0)
-    assert hostile.main(["--count", "20", "--seed", "5"]) == 1
+    assert hostile.main(["--count", "300"]) == 1
     out = capsys.readouterr().out
     assert "ZeroDivisionError" in out and "again: python -m support.hostile --seed" in out
