@@ -36,6 +36,9 @@ from hocket.system.machine import loopback
 
 log = logging.getLogger("hocket")
 JOB = "hocket: a pair"
+WHERE = "set HOCKET_SECRET, or pass secret="
+OF_A_JOB = ("mpi", "threads")
+"""Transports that a pair cannot have."""
 
 
 class Shared:
@@ -183,13 +186,17 @@ class Accept(Meet):
 
 def listen(
     address: str | None = None, *, secret: str | bytes | None = None, auth: str = "secret", iface: str | None = None,
-    encrypt: bool | None = None, transport: str | None = None,
+    encrypt: bool | None = None, transport: str | None = None, like: Communicator | None = None,
 ) -> Pairs:  # fmt: skip
     """Let other processes connect: each makes a communicator of two with this one.  Needs no `hocket.init`.
 
     - `address`: "tcp:host:port" or "unix:/path" in a folder that only this user may enter; default TCP at the interface
       of `iface` (loopback) where there is a secret, else a Unix socket.
+    - `like`: a communicator whose job's secret, encryption, interface and transports these pairs have, where the
+      arguments say nothing else; `connect` needs the same.  Else they are those of the environment.
     - the rest: as in `hocket.init`.
+
+    Raises ArgumentError: that would be plain, and the job encrypts.
 
     >>> import hocket, numpy as np, threading
     >>> with hocket.listen() as pairs:
@@ -200,8 +207,7 @@ def listen(
     ...     worker.join()
     [0. 1. 2.]
     """
-    settings = given(init.config(), secret, optional(iface, "iface"), encrypt)
-    key = settings.secret or (OPEN_KEY if auth == "none" else None)
+    settings, key, transport = _settings("listen", like, secret, auth, iface, encrypt, transport)
     place: BindAddress
     if address is not None:
         place = addresses_of(address)[0]
@@ -210,29 +216,55 @@ def listen(
         place = ("tcp", host, list(settings.ports)) if settings.ports else ("tcp", host, 0)
     else:
         place = ("unix", meeting_path(os.environ, secrets.token_hex(16)))
-    return Pairs(place, key if place[0] == "tcp" else None, settings, optional(transport, "transport"))
+    if place[0] == "tcp":
+        _secret_enough("listen", settings, key)
+    return Pairs(place, key if place[0] == "tcp" else None, settings, transport)
 
 
 def connect(
     address: str, *, timeout: float | None = None, secret: str | bytes | None = None, auth: str = "secret",
     iface: str | None = None, encrypt: bool | None = None, transport: str | None = None,
+    like: Communicator | None = None,
 ) -> Communicator:  # fmt: skip
     """Make a communicator of two with the process that listens at `address`, in which this process is rank 1.
 
-    It does not become the default.  Raises AuthError (another secret), TimeoutError (nobody accepts within `timeout`
-    seconds; 60).
+    It does not become the default.  The rest: as in `listen`.  Raises AuthError (another secret), TimeoutError (nobody
+    accepts within `timeout` seconds; 60).
     """
-    settings = given(init.config(), secret, optional(iface, "iface"), encrypt)
+    settings, key, transport = _settings("connect", like, secret, auth, iface, encrypt, transport)
     places, wait = addresses_of(address), init.limit(timeout, settings)
-    key = settings.secret or (OPEN_KEY if auth == "none" else None)
-    if places[0][0] == "tcp" and key is None:
-        raise ArgumentError("connect: a TCP address needs the listener's secret: set HOCKET_SECRET, or pass secret=")
+    if places[0][0] == "tcp":
+        if key is None:
+            raise ArgumentError(f"connect: a TCP address needs the listener's secret: {WHERE}")
+        _secret_enough("connect", settings, key)
 
     def meet(reactor: Reactor) -> tuple[LinkSession, str]:
         who = Identity(1, 2, JOB, key if places[0][0] == "tcp" else None, settings.encrypt)
         return Meet(who, _where(places), wait, reactor).meet(), JOB
 
     return init.of_two(Start(1, 2, f"rank 1 of 2: connected to {address}", meet), settings, transport, wait)
+
+
+def _settings(
+    what: str, like: Communicator | None, secret: str | bytes | None, auth: str, iface: str | None,
+    encrypt: bool | None, transport: str | None,
+) -> tuple[Config, bytes | None, str | None]:  # fmt: skip
+    """The settings of a pair, the key that it proves, and its transports."""
+    base = init.config() if like is None else like.config
+    settings, transport = given(base, secret, optional(iface, "iface"), encrypt), optional(transport, "transport")
+    key = settings.secret or (OPEN_KEY if auth == "none" else None)
+    if like is not None:
+        if base.encrypt and not settings.encrypt:
+            raise ArgumentError(f"{what}: this job encrypts what leaves the host, and encrypt=False would not")
+        key = key or getattr(like.world.session, "job_key", None)
+        names = [name for name in (base.transport or "").split(",") if name not in ("", *OF_A_JOB)]
+        transport = transport or ",".join(names) or None
+    return settings, key, transport
+
+
+def _secret_enough(what: str, settings: Config, key: bytes | None) -> None:
+    if settings.encrypt and key in (None, OPEN_KEY):
+        raise ArgumentError(f"{what}: encryption needs a secret that both ends prove: {WHERE}")
 
 
 def _where(places: list[Address]) -> Where:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import os
 import secrets
@@ -112,6 +113,7 @@ def init(
     rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
     most = whole(most, "most")
     address, transport = optional(address, "address"), optional(transport, "transport")
+    settings = dataclasses.replace(settings, transport=transport or settings.transport)
     wait = limit(timeout, settings)
     explicit = any(each is not None for each in (store, rank, size, address))
     launched = None if explicit else by_mpi_launcher(settings, wait)
@@ -156,6 +158,7 @@ def _newcomer(
 ) -> Communicator:  # fmt: skip
     from hocket.collectives.elastic.joining import newcomer
 
+    settings = dataclasses.replace(settings, transport=transport or settings.transport)
     make, wait = _maker(settings, transport, make_default), limit(timeout, settings)
     return newcomer(make, join, as_json(info, "init"), settings, auth, wait)
 

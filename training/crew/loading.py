@@ -28,7 +28,7 @@ class Server:
         self._state = state
         own = comm.door or ""
         host = own.removeprefix("tcp:").rpartition(":")[0] if own.startswith("tcp:") else None
-        self._pairs = hocket.listen(iface=host)
+        self._pairs = hocket.listen(iface=host, like=comm)
         comm.set_notice({WORD: self._pairs.address})
         threading.Thread(target=self._serve, name="hocket-state", daemon=True).start()
 
