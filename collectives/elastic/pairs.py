@@ -22,6 +22,7 @@ from hocket.collectives.job import init
 from hocket.collectives.job.config import Config, given
 from hocket.collectives.job.place import OPEN_KEY, addresses_of, meeting_path
 from hocket.collectives.job.start import Start
+from hocket.control import encryption
 from hocket.control.addresses import BindAddress
 from hocket.control.dial import show
 from hocket.control.handshake import Address, Connection, Hello
@@ -31,12 +32,18 @@ from hocket.control.protocol.membership import PURPOSE
 from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import Identity, Meet, Where
 from hocket.control.session import LinkSession
-from hocket.errors import ArgumentError, PeerLostError, TimeoutError
+from hocket.errors import ArgumentError, PeerLostError, TimeoutError, TransportError
 from hocket.system.machine import loopback
 
 log = logging.getLogger("hocket")
 JOB = "hocket: a pair"
 WHERE = "set HOCKET_SECRET, or pass secret="
+MEET = 3.0
+"""Seconds for each step of a meeting: the other end is here already."""
+SOON = 0.5
+"""Seconds after which the next one is met beside one that is late."""
+SEVERAL = 8
+"""Meetings at once, at most."""
 OF_A_JOB = ("mpi", "threads")
 """Transports that a pair cannot have."""
 
@@ -74,6 +81,11 @@ class Pairs:
         self._shared = Shared()
         self._reactor = self._shared.reactor
         self._waiting: collections.deque[Links] = collections.deque()
+        """Who has connected, and is not met yet."""
+        self._met: collections.deque[Communicator] = collections.deque()
+        self._meetings: dict[Links, float] = {}
+        """Under way, with the moment of their beginning."""
+        self._accepting = 0
         self._came = threading.Condition()
         self._closed = False
         meet = Meet(self._identity(0), None, 0.0, self._reactor)
@@ -91,18 +103,27 @@ class Pairs:
     def accept(self, timeout: float | None = None) -> Communicator:
         """Wait for the next process that connects: a communicator of two, in which this process is rank 0.
 
-        It does not become the default.  Several threads may accept.  Raises TimeoutError after `timeout` seconds (None:
-        it waits for ever), ArgumentError (it was closed).
+        It does not become the default.  Several threads may accept.  Who has connected and stalls keeps nobody else:
+        the next ones are met beside it, eight at once, and it is forgotten after seconds.  Raises TimeoutError after
+        `timeout` seconds (None: it waits for ever), ArgumentError (it was closed).
         """
         limit = float("inf") if timeout is None else seconds(timeout, "timeout")
         deadline = time.monotonic() + limit
-        while True:
-            links = self._next(deadline, limit)
+        with self._came:
+            self._accepting += 1
             try:
-                return self._made(links)
-            except (PeerLostError, TimeoutError) as error:  # that one has gone; the next may stay
-                log.info("a process that has connected is gone: %s", error)
-                self._reactor.soon(links.shut)
+                while not self._met:
+                    left = deadline - time.monotonic()
+                    if self._closed:
+                        raise ArgumentError("accept: this listener is closed")
+                    if left <= 0:
+                        raise TimeoutError(f"accept: nobody connected to {self.address} within {limit:g} s", [])
+                    self._meet_next()
+                    late = self._waiting or self._meetings
+                    self._came.wait(min(left, SOON) if late else None if left == float("inf") else left)
+                return self._met.popleft()
+            finally:
+                self._accepting -= 1
 
     def close(self) -> None:
         """Listen no more.  Communicators that were accepted stay."""
@@ -112,8 +133,10 @@ class Pairs:
             self._closed = True
             self._came.notify_all()
         self._listener.close()
-        for links in self._waiting:
+        for links in [*self._waiting, *self._meetings]:
             self._reactor.soon(links.shut)
+        for comm in self._met:  # nobody has them
+            comm.close(timeout=0.1, log_as="a pair that nobody accepted")
         self._shared.close()
 
     def __enter__(self) -> Pairs:
@@ -143,22 +166,41 @@ class Pairs:
     def _joined(self, links: Links) -> None:
         with self._came:
             if not self._closed:
+                self._waiting = collections.deque(each for each in self._waiting if each.here(1))  # others gave up
                 self._waiting.append(links)
                 self._came.notify()
 
-    def _next(self, deadline: float, limit: float) -> Links:
+    def _meet_next(self) -> None:
+        """Begin as many meetings as are wanted, beside those that are late.  `_came` is held."""
+        now = time.monotonic()
+        in_time = sum(now - began < SOON for began in self._meetings.values())
+        while self._waiting and in_time < self._accepting and len(self._meetings) < SEVERAL:
+            links = self._waiting.popleft()
+            if links.here(1):
+                in_time += 1
+                self._meetings[links] = now
+                threading.Thread(target=self._meets, args=(links,), name="hocket-meets", daemon=True).start()
+
+    def _meets(self, links: Links) -> None:
+        """In a thread of its own.  Whatever goes wrong is this one's alone."""
+        comm = None
+        try:
+            comm = self._made(links)
+        except Exception as error:
+            expected = isinstance(error, (PeerLostError, TimeoutError))
+            log.log(logging.INFO if expected else logging.WARNING, "a process that has connected is gone: %s", error)
+            self._reactor.soon(links.shut)
         with self._came:
-            while not self._waiting:
-                left = deadline - time.monotonic()
-                if self._closed:
-                    raise ArgumentError("accept: this listener is closed")
-                if left <= 0:
-                    raise TimeoutError(f"accept: nobody connected to {self.address} within {limit:g} s", [])
-                self._came.wait(None if left == float("inf") else left)
-            return self._waiting.popleft()
+            del self._meetings[links]
+            if comm is not None and not self._closed:
+                self._met.append(comm)
+                comm = None
+            self._came.notify_all()
+        if comm is not None:
+            comm.close(timeout=0.1, log_as="a pair of a closed listener")
 
     def _made(self, links: Links) -> Communicator:
-        wait = min(self._settings.timeout, init.START_TIMEOUT)
+        wait = min(self._settings.timeout, MEET)
 
         def meet(reactor: Reactor) -> tuple[LinkSession, str]:
             return Accept(self._identity(0), links, wait, reactor).meet(), JOB
@@ -218,6 +260,9 @@ def listen(
         place = ("unix", meeting_path(os.environ, secrets.token_hex(16)))
     if place[0] == "tcp":
         _secret_enough("listen", settings, key)
+    if settings.encrypt and (missing := encryption.missing()):  # else each that connects would hear of it
+        raise TransportError(f"listen: the job encrypts: {missing}")
+    init.check_transports(*filter(None, (transport or settings.transport or "").split(",")))
     return Pairs(place, key if place[0] == "tcp" else None, settings, transport)
 
 

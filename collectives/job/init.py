@@ -238,8 +238,12 @@ def _communicator(
 def of_two(
     start: Start, settings: Config, transport: str | None, wait: float, reactor: Reactor | None = None
 ) -> Communicator:
-    """One end of a communicator of two (pairs.py)."""
-    return _communicator(start, settings, transport, wait, False, reactor=reactor)
+    """One end of a communicator of two (pairs.py).  Each step of the meeting may take `wait` seconds, and no longer."""
+    short = dataclasses.replace(settings, timeout=min(wait, settings.timeout))
+    comm = _communicator(start, short, transport, wait, False, reactor=reactor)
+    comm.world.config = settings
+    comm.set_timeout(settings.timeout)
+    return comm
 
 
 def _alone(settings: Config, names: list[str], elastic: Elastic | None) -> World:
