@@ -62,6 +62,10 @@ class Links:
         """It is known from elsewhere that this rank will not come.  On the reactor's thread."""
         self._take(-1, Timer("again", rank, how))
 
+    def here(self, rank: int) -> bool:
+        """Has it joined, and is its connection there?  From any thread."""
+        return rank in self._links
+
     def wait_empty(self, seconds: float | None) -> None:
         """Wait until the others have left, if all were here.  From any thread."""
         self._empty.wait(seconds if self.coordinator.members.formed else 0.0)

@@ -22,6 +22,7 @@ from hocket.collectives.job import init
 from hocket.collectives.job.config import Config, given
 from hocket.collectives.job.place import OPEN_KEY, addresses_of, meeting_path
 from hocket.collectives.job.start import Start
+from hocket.control import encryption
 from hocket.control.addresses import BindAddress
 from hocket.control.dial import show
 from hocket.control.handshake import Address, Connection, Hello
@@ -31,11 +32,20 @@ from hocket.control.protocol.membership import PURPOSE
 from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import Identity, Meet, Where
 from hocket.control.session import LinkSession
-from hocket.errors import ArgumentError, PeerLostError, TimeoutError
+from hocket.errors import ArgumentError, PeerLostError, TimeoutError, TransportError
 from hocket.system.machine import loopback
 
 log = logging.getLogger("hocket")
 JOB = "hocket: a pair"
+WHERE = "set HOCKET_SECRET, or pass secret="
+MEET = 3.0
+"""Seconds for each step of a meeting: the other end is here already."""
+SOON = 0.5
+"""Seconds after which the next one is met beside one that is late."""
+SEVERAL = 8
+"""Meetings at once, at most."""
+OF_A_JOB = ("mpi", "threads")
+"""Transports that a pair cannot have."""
 
 
 class Shared:
@@ -71,6 +81,11 @@ class Pairs:
         self._shared = Shared()
         self._reactor = self._shared.reactor
         self._waiting: collections.deque[Links] = collections.deque()
+        """Who has connected, and is not met yet."""
+        self._met: collections.deque[Communicator] = collections.deque()
+        self._meetings: dict[Links, float] = {}
+        """Under way, with the moment of their beginning."""
+        self._accepting = 0
         self._came = threading.Condition()
         self._closed = False
         meet = Meet(self._identity(0), None, 0.0, self._reactor)
@@ -88,18 +103,27 @@ class Pairs:
     def accept(self, timeout: float | None = None) -> Communicator:
         """Wait for the next process that connects: a communicator of two, in which this process is rank 0.
 
-        It does not become the default.  Several threads may accept.  Raises TimeoutError after `timeout` seconds (None:
-        it waits for ever), ArgumentError (it was closed).
+        It does not become the default.  Several threads may accept.  Who has connected and stalls keeps nobody else:
+        the next ones are met beside it, eight at once, and it is forgotten after seconds.  Raises TimeoutError after
+        `timeout` seconds (None: it waits for ever), ArgumentError (it was closed).
         """
         limit = float("inf") if timeout is None else seconds(timeout, "timeout")
         deadline = time.monotonic() + limit
-        while True:
-            links = self._next(deadline, limit)
+        with self._came:
+            self._accepting += 1
             try:
-                return self._made(links)
-            except (PeerLostError, TimeoutError) as error:  # that one has gone; the next may stay
-                log.info("a process that has connected is gone: %s", error)
-                self._reactor.soon(links.shut)
+                while not self._met:
+                    left = deadline - time.monotonic()
+                    if self._closed:
+                        raise ArgumentError("accept: this listener is closed")
+                    if left <= 0:
+                        raise TimeoutError(f"accept: nobody connected to {self.address} within {limit:g} s", [])
+                    self._meet_next()
+                    late = self._waiting or self._meetings
+                    self._came.wait(min(left, SOON) if late else None if left == float("inf") else left)
+                return self._met.popleft()
+            finally:
+                self._accepting -= 1
 
     def close(self) -> None:
         """Listen no more.  Communicators that were accepted stay."""
@@ -109,8 +133,10 @@ class Pairs:
             self._closed = True
             self._came.notify_all()
         self._listener.close()
-        for links in self._waiting:
+        for links in [*self._waiting, *self._meetings]:
             self._reactor.soon(links.shut)
+        for comm in self._met:  # nobody has them
+            comm.close(timeout=0.1, log_as="a pair that nobody accepted")
         self._shared.close()
 
     def __enter__(self) -> Pairs:
@@ -140,22 +166,41 @@ class Pairs:
     def _joined(self, links: Links) -> None:
         with self._came:
             if not self._closed:
+                self._waiting = collections.deque(each for each in self._waiting if each.here(1))  # others gave up
                 self._waiting.append(links)
                 self._came.notify()
 
-    def _next(self, deadline: float, limit: float) -> Links:
+    def _meet_next(self) -> None:
+        """Begin as many meetings as are wanted, beside those that are late.  `_came` is held."""
+        now = time.monotonic()
+        in_time = sum(now - began < SOON for began in self._meetings.values())
+        while self._waiting and in_time < self._accepting and len(self._meetings) < SEVERAL:
+            links = self._waiting.popleft()
+            if links.here(1):
+                in_time += 1
+                self._meetings[links] = now
+                threading.Thread(target=self._meets, args=(links,), name="hocket-meets", daemon=True).start()
+
+    def _meets(self, links: Links) -> None:
+        """In a thread of its own.  Whatever goes wrong is this one's alone."""
+        comm = None
+        try:
+            comm = self._made(links)
+        except Exception as error:
+            expected = isinstance(error, (PeerLostError, TimeoutError))
+            log.log(logging.INFO if expected else logging.WARNING, "a process that has connected is gone: %s", error)
+            self._reactor.soon(links.shut)
         with self._came:
-            while not self._waiting:
-                left = deadline - time.monotonic()
-                if self._closed:
-                    raise ArgumentError("accept: this listener is closed")
-                if left <= 0:
-                    raise TimeoutError(f"accept: nobody connected to {self.address} within {limit:g} s", [])
-                self._came.wait(None if left == float("inf") else left)
-            return self._waiting.popleft()
+            del self._meetings[links]
+            if comm is not None and not self._closed:
+                self._met.append(comm)
+                comm = None
+            self._came.notify_all()
+        if comm is not None:
+            comm.close(timeout=0.1, log_as="a pair of a closed listener")
 
     def _made(self, links: Links) -> Communicator:
-        wait = min(self._settings.timeout, init.START_TIMEOUT)
+        wait = min(self._settings.timeout, MEET)
 
         def meet(reactor: Reactor) -> tuple[LinkSession, str]:
             return Accept(self._identity(0), links, wait, reactor).meet(), JOB
@@ -183,13 +228,17 @@ class Accept(Meet):
 
 def listen(
     address: str | None = None, *, secret: str | bytes | None = None, auth: str = "secret", iface: str | None = None,
-    encrypt: bool | None = None, transport: str | None = None,
+    encrypt: bool | None = None, transport: str | None = None, like: Communicator | None = None,
 ) -> Pairs:  # fmt: skip
     """Let other processes connect: each makes a communicator of two with this one.  Needs no `hocket.init`.
 
     - `address`: "tcp:host:port" or "unix:/path" in a folder that only this user may enter; default TCP at the interface
       of `iface` (loopback) where there is a secret, else a Unix socket.
+    - `like`: a communicator whose job's secret, encryption, interface and transports these pairs have, where the
+      arguments say nothing else; `connect` needs the same.  Else they are those of the environment.
     - the rest: as in `hocket.init`.
+
+    Raises ArgumentError: that would be plain, and the job encrypts.
 
     >>> import hocket, numpy as np, threading
     >>> with hocket.listen() as pairs:
@@ -200,8 +249,7 @@ def listen(
     ...     worker.join()
     [0. 1. 2.]
     """
-    settings = given(init.config(), secret, optional(iface, "iface"), encrypt)
-    key = settings.secret or (OPEN_KEY if auth == "none" else None)
+    settings, key, transport = _settings("listen", like, secret, auth, iface, encrypt, transport)
     place: BindAddress
     if address is not None:
         place = addresses_of(address)[0]
@@ -210,29 +258,58 @@ def listen(
         place = ("tcp", host, list(settings.ports)) if settings.ports else ("tcp", host, 0)
     else:
         place = ("unix", meeting_path(os.environ, secrets.token_hex(16)))
-    return Pairs(place, key if place[0] == "tcp" else None, settings, optional(transport, "transport"))
+    if place[0] == "tcp":
+        _secret_enough("listen", settings, key)
+    if settings.encrypt and (missing := encryption.missing()):  # else each that connects would hear of it
+        raise TransportError(f"listen: the job encrypts: {missing}")
+    init.check_transports(*filter(None, (transport or settings.transport or "").split(",")))
+    return Pairs(place, key if place[0] == "tcp" else None, settings, transport)
 
 
 def connect(
     address: str, *, timeout: float | None = None, secret: str | bytes | None = None, auth: str = "secret",
     iface: str | None = None, encrypt: bool | None = None, transport: str | None = None,
+    like: Communicator | None = None,
 ) -> Communicator:  # fmt: skip
     """Make a communicator of two with the process that listens at `address`, in which this process is rank 1.
 
-    It does not become the default.  Raises AuthError (another secret), TimeoutError (nobody accepts within `timeout`
-    seconds; 60).
+    It does not become the default.  The rest: as in `listen`.  Raises AuthError (another secret), TimeoutError (nobody
+    accepts within `timeout` seconds; 60).
     """
-    settings = given(init.config(), secret, optional(iface, "iface"), encrypt)
+    settings, key, transport = _settings("connect", like, secret, auth, iface, encrypt, transport)
     places, wait = addresses_of(address), init.limit(timeout, settings)
-    key = settings.secret or (OPEN_KEY if auth == "none" else None)
-    if places[0][0] == "tcp" and key is None:
-        raise ArgumentError("connect: a TCP address needs the listener's secret: set HOCKET_SECRET, or pass secret=")
+    if places[0][0] == "tcp":
+        if key is None:
+            raise ArgumentError(f"connect: a TCP address needs the listener's secret: {WHERE}")
+        _secret_enough("connect", settings, key)
 
     def meet(reactor: Reactor) -> tuple[LinkSession, str]:
         who = Identity(1, 2, JOB, key if places[0][0] == "tcp" else None, settings.encrypt)
         return Meet(who, _where(places), wait, reactor).meet(), JOB
 
     return init.of_two(Start(1, 2, f"rank 1 of 2: connected to {address}", meet), settings, transport, wait)
+
+
+def _settings(
+    what: str, like: Communicator | None, secret: str | bytes | None, auth: str, iface: str | None,
+    encrypt: bool | None, transport: str | None,
+) -> tuple[Config, bytes | None, str | None]:  # fmt: skip
+    """The settings of a pair, the key that it proves, and its transports."""
+    base = init.config() if like is None else like.config
+    settings, transport = given(base, secret, optional(iface, "iface"), encrypt), optional(transport, "transport")
+    key = settings.secret or (OPEN_KEY if auth == "none" else None)
+    if like is not None:
+        if base.encrypt and not settings.encrypt:
+            raise ArgumentError(f"{what}: this job encrypts what leaves the host, and encrypt=False would not")
+        key = key or getattr(like.world.session, "job_key", None)
+        names = [name for name in (base.transport or "").split(",") if name not in ("", *OF_A_JOB)]
+        transport = transport or ",".join(names) or None
+    return settings, key, transport
+
+
+def _secret_enough(what: str, settings: Config, key: bytes | None) -> None:
+    if settings.encrypt and key in (None, OPEN_KEY):
+        raise ArgumentError(f"{what}: encryption needs a secret that both ends prove: {WHERE}")
 
 
 def _where(places: list[Address]) -> Where:

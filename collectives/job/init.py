@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import os
 import secrets
@@ -112,6 +113,7 @@ def init(
     rank, size = (None if n is None else whole(n, what) for n, what in ((rank, "rank"), (size, "size")))
     most = whole(most, "most")
     address, transport = optional(address, "address"), optional(transport, "transport")
+    settings = dataclasses.replace(settings, transport=transport or settings.transport)
     wait = limit(timeout, settings)
     explicit = any(each is not None for each in (store, rank, size, address))
     launched = None if explicit else by_mpi_launcher(settings, wait)
@@ -156,6 +158,7 @@ def _newcomer(
 ) -> Communicator:  # fmt: skip
     from hocket.collectives.elastic.joining import newcomer
 
+    settings = dataclasses.replace(settings, transport=transport or settings.transport)
     make, wait = _maker(settings, transport, make_default), limit(timeout, settings)
     return newcomer(make, join, as_json(info, "init"), settings, auth, wait)
 
@@ -235,8 +238,12 @@ def _communicator(
 def of_two(
     start: Start, settings: Config, transport: str | None, wait: float, reactor: Reactor | None = None
 ) -> Communicator:
-    """One end of a communicator of two (pairs.py)."""
-    return _communicator(start, settings, transport, wait, False, reactor=reactor)
+    """One end of a communicator of two (pairs.py).  Each step of the meeting may take `wait` seconds, and no longer."""
+    short = dataclasses.replace(settings, timeout=min(wait, settings.timeout))
+    comm = _communicator(start, short, transport, wait, False, reactor=reactor)
+    comm.world.config = settings
+    comm.set_timeout(settings.timeout)
+    return comm
 
 
 def _alone(settings: Config, names: list[str], elastic: Elastic | None) -> World:

@@ -19,17 +19,24 @@ from hocket.training.outer.members import Replica
 log = logging.getLogger("hocket")
 WORD = "state"
 """What a member's notice calls the place where it sends its state."""
+CONNECT = 10.0
+"""Seconds in which the member that sends it has to accept."""
+AT_ONCE = 8
+"""Newcomers that take it at once; more wait."""
+PATIENCE, SLOWEST = 30.0, 1 << 20
+"""Seconds for an array that is sent, and one more for so many bytes of it: who takes them more slowly gets no more."""
 
 
 class Server:
-    """Sends `state` to each that asks, in a thread, until it is closed."""
+    """Sends `state` to each that asks, in a thread of its own, until it is closed."""
 
     def __init__(self, comm: Communicator, state: Replica) -> None:
         self._state = state
         own = comm.door or ""
         host = own.removeprefix("tcp:").rpartition(":")[0] if own.startswith("tcp:") else None
-        self._pairs = hocket.listen(iface=host)
+        self._pairs = hocket.listen(iface=host, like=comm)
         comm.set_notice({WORD: self._pairs.address})
+        self._free = threading.Semaphore(AT_ONCE)
         threading.Thread(target=self._serve, name="hocket-state", daemon=True).start()
 
     def close(self) -> None:
@@ -41,28 +48,49 @@ class Server:
                 pair = self._pairs.accept()
             except Error:  # it was closed
                 return
-            try:
-                send(pair, self._state)
-            except Error as why:
-                log.info("a newcomer did not take the state: %s", why)
-            finally:
-                pair.close()
+            self._free.acquire()
+            threading.Thread(target=self._send, args=(pair,), name="hocket-state", daemon=True).start()
+
+    def _send(self, pair: Communicator) -> None:
+        try:
+            send(pair, self._state)
+        except Error as why:
+            log.info("a newcomer did not take the state: %s", why)
+        finally:
+            pair.close()
+            self._free.release()
 
 
 def send(pair: Communicator, state: Replica) -> None:
     """To rank 1 of two."""
     arrays = state.arrays()
+    longest = max((array.nbytes for array in arrays.values()), default=0)
+    pair.set_timeout(PATIENCE + longest / SLOWEST)
     pair.share({name: list(array.shape) for name, array in arrays.items()}, "a state")
     for _, array in sorted(arrays.items()):
         pair.send(array, 1)
 
 
 def load(join: Any, state: Replica, timeout: float = 600.0) -> bool:
-    """Take a member's arrays, as they are.  False: the members offer none.  Raises MismatchError (other shapes)."""
+    """Take a member's arrays, as they are.  False: the members offer none, or it was not to be had: they come later.
+
+    Raises MismatchError (other shapes).
+    """
     notice = hosting.notice(join)
     if not isinstance(notice, dict) or WORD not in notice:
         return False
-    pair = hocket.connect(notice[WORD])
+    try:
+        _take(notice[WORD], state, timeout)
+    except MismatchError:
+        raise
+    except Error as why:
+        log.info("no member's state was taken before: %s", why)
+        return False
+    return True
+
+
+def _take(address: str, state: Replica, timeout: float) -> None:
+    pair = hocket.connect(address, timeout=min(timeout, CONNECT))
     try:
         pair.set_timeout(timeout)
         arrays = state.arrays()
@@ -76,4 +104,3 @@ def load(join: Any, state: Replica, timeout: float = 600.0) -> bool:
             pair.recv(array, 0)
     finally:
         pair.close()
-    return True

@@ -61,8 +61,8 @@ class Holder:
         """Called with each view: a client of this rank."""
         self._viewed = threading.Condition()
         self.over = threading.Event()
-        self._pairs = hocket.listen(**{"iface": comm.address, **how})
-        self._how = how
+        self._how = {"like": comm, "iface": comm.address, **how}
+        self._pairs = hocket.listen(**self._how)
         self._incoming = Incoming(self._pairs, self)
         try:
             self.member = Member(comm, self._says, self._install, self.who)

@@ -15,7 +15,11 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.collectives.elastic import pairs as of_two
+from hocket.control import secret
 from hocket.control.handshake import AuthError
+from hocket.control.reactor import Reactor
+from hocket.control.rendezvous import Identity, Meet
 from support.worlds import PATH
 
 SECRET = "a secret of the tests of pairs, 12345"
@@ -128,3 +132,49 @@ def test_nobody_accepts() -> None:
     with pytest.raises(hocket.TimeoutError, match="within 0.3 s"):
         hocket.connect("tcp:127.0.0.1:9", secret=SECRET, timeout=0.3)
     assert json.dumps(repr(pairs)).endswith('closed>"')
+
+
+def test_who_stalls_or_gave_up_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three that have joined and say no more, one that gave up before: the next ones are accepted beside them."""
+    monkeypatch.setattr(of_two, "MEET", 1.5)
+    with hocket.listen(secret=SECRET) as pairs:
+        with pytest.raises(hocket.TimeoutError):
+            hocket.connect(pairs.address, secret=SECRET, timeout=0.3)
+        accepted: list[Any] = []
+        accepting = threading.Thread(target=lambda: accepted.extend(pairs.accept(timeout=30).close() for _ in range(3)))
+        accepting.start()
+        reactor, stalling = Reactor(), list[Any]()
+        who = Identity(1, 2, of_two.JOB, secret.read_text(SECRET), False)
+        for count in (1, 2):
+            for _ in range(count):
+                places = of_two._where(of_two.addresses_of(pairs.address))
+                stalling.append(Meet(who, places, 5.0, reactor).meet())
+            began = time.monotonic()
+            honest = hocket.connect(pairs.address, secret=SECRET, timeout=20)
+            assert time.monotonic() - began < 2.5, "two of SOON, and what a meeting takes"
+            honest.close()
+        hocket.connect(pairs.address, secret=SECRET, timeout=20).close()
+        accepting.join()
+        assert len(accepted) == 3
+        deadline = time.monotonic() + 3 * of_two.MEET + 2
+        while pairs._meetings:
+            assert time.monotonic() < deadline, "they are forgotten"
+            time.sleep(0.05)
+        for session in stalling:
+            session.close()
+        reactor.close()
+
+
+def test_a_pair_that_differs_is_its_own_loss() -> None:
+    """Another encryption, say: who listens goes on accepting."""
+    with hocket.listen(secret=SECRET, encrypt=True) as pairs:
+        accepted: list[Any] = []
+        accepting = threading.Thread(target=lambda: accepted.append(pairs.accept(timeout=20).close()))
+        accepting.start()
+        with pytest.raises(hocket.Error):
+            hocket.connect(pairs.address, secret=SECRET, timeout=3)
+        hocket.connect(pairs.address, secret=SECRET, encrypt=True, timeout=20).close()
+        accepting.join()
+        assert len(accepted) == 1
+    with pytest.raises(hocket.ArgumentError, match="transport 'carrier' is not known"):
+        hocket.listen(secret=SECRET, transport="carrier")
