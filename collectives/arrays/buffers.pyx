@@ -23,6 +23,7 @@ np.import_array()
 cdef dict NUMPY_DTYPES = {}     # numpy dtype -> DType, filled as they come
 cdef dict TORCH_DTYPES = {}     # torch dtype -> DType
 cdef object BYTES = dtypes.by_name("bytes")
+cdef str FREED = "{0} has no memory: its storage was freed, or it stands for zeros; pass {0}.clone()"
 
 
 cdef class Buffer:
@@ -218,12 +219,15 @@ cdef Buffer describe_torch(object tensor, str what):
     if not tensor.is_contiguous():
         if tensor.is_cuda:
             raise ArgumentError(f"{what} is not contiguous (strides {tuple(tensor.stride())}); pass {what}.contiguous()")
+        end = tensor.storage_offset() + 1 + sum([(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())])
+        if tensor.untyped_storage().nbytes() < end * dtype.itemsize:
+            raise ArgumentError(FREED.format(what))
         return packed(describe_torch(contiguous(tensor.detach(), what), what), tensor, b.writable)
     b.address = tensor.data_ptr()
     b.count = tensor.numel()
     b.nbytes = b.count * dtype.itemsize
     if b.nbytes and (b.address == 0 or tensor.untyped_storage().nbytes() < b.nbytes):
-        raise ArgumentError(f"{what} has no memory: its storage was freed, or it stands for zeros; pass {what}.clone()")
+        raise ArgumentError(FREED.format(what))
     b.shape = tuple(tensor.shape)
     b.dtype, b.array = dtype, tensor
     return placed(b, tensor.get_device()) if tensor.is_cuda else b

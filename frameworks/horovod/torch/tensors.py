@@ -39,6 +39,8 @@ def checked(tensor: Any, call: str) -> Tensor:
         raise ArgumentError(f"hvd.{call}: a sparse tensor goes through hvd.sparse_allreduce_async, or as to_dense()")
     if tensor.is_meta:
         raise ArgumentError(f"hvd.{call}: a meta tensor has no data")
+    if tensor.is_quantized:
+        raise ArgumentError(f"hvd.{call}: the scale of a quantised tensor is not sent; pass tensor.int_repr()")
     return tensor
 
 

@@ -33,11 +33,25 @@ def plain(tensor: Tensor, call: str) -> Tensor:
                 f"{call}: a {kind.__name__} has no memory of its own that could be sent; pass a plain tensor"
                 + (" (its to_local())" if hasattr(tensor, "to_local") else "")
             )
+    if tensor.is_nested:
+        raise TypeError(f"{call}: a nested tensor is several; pass each of its unbind()")
     if tensor.layout is not torch.strided:
         raise TypeError(f"{call}: {tensor.layout} tensors can only be summed, by all_reduce; pass tensor.to_dense()")
     if tensor.is_meta:
         raise TypeError(f"{call}: a meta tensor has no data")
+    if tensor.is_quantized:
+        raise TypeError(f"{call}: the scale of a quantised tensor is not sent; pass tensor.int_repr()")
+    if tensor.numel() and not in_memory(tensor):
+        raise ArgumentError(f"{call}: a tensor has no memory: its storage was freed, or it stands for zeros")
     return tensor.detach() if tensor.requires_grad or kind is not Tensor else tensor
+
+
+def in_memory(tensor: Tensor) -> bool:
+    """Has its storage room for all of it?  FSDP, for one, gives memory back and keeps the tensors."""
+    if not tensor.data_ptr():
+        return False
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.untyped_storage().nbytes() >= (tensor.storage_offset() + last + 1) * tensor.element_size()
 
 
 def as_integers(tensor: Tensor) -> Tensor:

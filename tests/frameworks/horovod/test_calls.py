@@ -41,6 +41,8 @@ assert torch.equal(hvd.allreduce_(strided.clone().t().contiguous().t(), op=hvd.S
 refused(ValueError, hvd.allreduce, x, average=True, op=hvd.Sum)
 refused(ValueError, hvd.allreduce, [1.0])
 assert "sparse_allreduce_async" in refused(ValueError, hvd.allreduce, x.to_sparse())
+for call in (hvd.allgather, hvd.alltoall, lambda x: hvd.broadcast(x, 0)):
+    assert "int_repr" in refused(ValueError, call, torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8))
 assert hvd.allreduce(torch.empty(0)).numel() == 0
 big = torch.full((1 << 20,), float(rank))
 small = [torch.full((5,), float(rank + i)) for i in range(50)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -83,6 +84,67 @@ def tensors_without_memory() -> None:
     with pytest.raises(TypeError, match="to_local"):
         dist.group.WORLD.send([DTensor.from_local(torch.ones(3), mesh, [Replicate()])], 0, 0)
     dist.barrier()
+
+
+def freed(x: torch.Tensor) -> torch.Tensor:
+    """As FSDP leaves tensors whose memory it has given back."""
+    x.untyped_storage().resize_(0)
+    return x
+
+
+def cut(x: torch.Tensor) -> torch.Tensor:
+    x.untyped_storage().resize_(x.untyped_storage().nbytes() - 8)
+    return x
+
+
+@check
+def tensors_that_cannot_be_sent() -> None:
+    """Refused as inputs and as outputs of every call, by an error: a quantised or freed one has ended the process."""
+    p, rank, group, comm = dist.get_world_size(), dist.get_rank(), dist.group.WORLD, dist.group.WORLD.comm
+    plain, long = torch.ones(4), torch.ones(4 * p)
+    whole = torch.ones(4, 1)
+    odd = {
+        "quantised": torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8),
+        "quantised by channel": torch.quantize_per_channel(whole, plain, torch.zeros(4), 0, torch.quint8),
+        "freed": freed(torch.ones(4)),
+        "freed and strided": freed(torch.ones(8)[::2]),
+        "cut and strided": cut(torch.ones(8)[::2]),
+        "zeros": torch._efficientzerotensor(4),  # type: ignore[attr-defined]
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(2)]),
+        "jagged": torch.nested.nested_tensor([torch.ones(2), torch.ones(2)], layout=torch.jagged),
+        "csr": torch.ones(2, 2).to_sparse_csr(),
+        "mkldnn": plain.to_mkldnn(),
+        "meta": torch.ones(4, device="meta"),
+    }
+    for name, x in odd.items():
+        calls: list[Callable[[], Any]] = [
+            lambda x=x: group.allreduce([x]), lambda x=x: group.allreduce_coalesced([x, x]),
+            lambda x=x: group.reduce([x]), lambda x=x: group.broadcast([x]),
+            lambda x=x: group.allgather([[x] * p], [plain]), lambda x=x: group.allgather([[plain] * p], [x]),
+            lambda x=x: group.all_gather_single(x, plain), lambda x=x: group.all_gather_single(long, x),
+            lambda x=x: group.reduce_scatter([x], [[plain] * p]), lambda x=x: group.reduce_scatter([plain], [[x] * p]),
+            lambda x=x: group.reduce_scatter_single(x, long), lambda x=x: group.reduce_scatter_single(plain, x),
+            lambda x=x: group.alltoall([x] * p, [plain] * p), lambda x=x: group.alltoall([plain] * p, [x] * p),
+            lambda x=x: group.all_to_all_single(x, plain, [], []),
+            lambda x=x: group.all_to_all_single(plain, x, [], []),
+            lambda x=x: group.gather([], [x]), lambda x=x: group.gather_single(long, x),
+            lambda x=x: group.scatter([x], [[plain] * p]), lambda x=x: group.send([x], 0),
+            lambda x=x: group.recv([x], 0), lambda x=x: group.recv_anysource([x]),
+            lambda x=x: comm.allreduce(x), lambda x=x: comm.allgather(x), lambda x=x: comm.broadcast(x, rank),
+            lambda x=x: comm.alltoall(x), lambda x=x: comm.reduce_scatter(x), lambda x=x: comm.send(x, 0),
+            lambda x=x: comm.recv(x, 0), lambda x=x: comm.allreduce(plain, out=x),
+        ]  # fmt: skip
+        if rank == 0:
+            calls += [lambda x=x: group.gather([[x] * p], [plain]), lambda x=x: group.scatter([plain], [[x] * p])]
+        for number, call in enumerate(calls):
+            try:
+                call()
+            except (TypeError, ValueError, RuntimeError) as error:
+                assert len(str(error)) > 20, (name, number)
+            else:
+                raise AssertionError(f"{name}: call {number} was not refused")
+    dist.all_reduce(plain)
+    assert plain.tolist() == [p] * 4, "nothing was sent"
 
 
 @check
