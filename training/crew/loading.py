@@ -13,12 +13,14 @@ from typing import Any
 
 import hocket
 from hocket import Communicator, hosting
-from hocket.errors import Error, MismatchError
+from hocket.errors import Error, MismatchError, PeerLostError, TimeoutError, TransportError
 from hocket.training.outer.members import Replica
 
 log = logging.getLogger("hocket")
 WORD = "state"
 """What a member's notice calls the place where it sends its state."""
+NOTICE = 10.0
+"""Seconds, at most, until a member has said whether it sends its state."""
 
 
 class Server:
@@ -41,12 +43,17 @@ class Server:
                 pair = self._pairs.accept()
             except Error:  # it was closed
                 return
-            try:
-                send(pair, self._state)
-            except Error as why:
-                log.info("a newcomer did not take the state: %s", why)
-            finally:
-                pair.close()
+            # a thread each: one that stops while it takes the state holds up no other
+            threading.Thread(target=serve, args=(pair, self._state), name="hocket-state", daemon=True).start()
+
+
+def serve(pair: Communicator, state: Replica) -> None:
+    try:
+        send(pair, state)
+    except Error as why:
+        log.info("a newcomer did not take the state: %s", why)
+    finally:
+        pair.close()
 
 
 def send(pair: Communicator, state: Replica) -> None:
@@ -58,11 +65,20 @@ def send(pair: Communicator, state: Replica) -> None:
 
 
 def load(join: Any, state: Replica, timeout: float = 600.0) -> bool:
-    """Take a member's arrays, as they are.  False: the members offer none.  Raises MismatchError (other shapes)."""
-    notice = hosting.notice(join)
+    """Take a member's arrays, as they are.  False: the members offer none, or it has stopped for `timeout` seconds, or
+    is gone.  Raises MismatchError (other shapes)."""
+    notice = hosting.notice(join, min(timeout, NOTICE))
     if not isinstance(notice, dict) or WORD not in notice:
         return False
-    pair = hocket.connect(notice[WORD])
+    try:
+        _take(hocket.connect(notice[WORD], timeout=timeout), state, timeout)
+    except (PeerLostError, TimeoutError, TransportError) as why:
+        log.warning("no member's state was loaded, it is taken at the first boundary: %s", why)
+        return False
+    return True
+
+
+def _take(pair: Communicator, state: Replica, timeout: float) -> None:
     try:
         pair.set_timeout(timeout)
         arrays = state.arrays()
@@ -76,4 +92,3 @@ def load(join: Any, state: Replica, timeout: float = 600.0) -> bool:
             pair.recv(array, 0)
     finally:
         pair.close()
-    return True
