@@ -159,7 +159,8 @@ class Elastic:
     def come(
         self, number: int, info: Any, grace: float, late: Iterable[int], least: int, timeout: float
     ) -> Made | list[int] | None:
-        """`Communicator.come`, of this generation.  None: it is over.  A list: time is over, without these ranks."""
+        """`Communicator.come`, of this generation.  None: it is over, or to be.  A list: time is over, without these
+        ranks."""
         mesh = self._open
         if mesh.now.number != number:
             return None
@@ -167,7 +168,9 @@ class Elastic:
         if outcome is not None:
             return outcome
         missing = mesh.missing(of_round=True)
-        return None if mesh.now.number != number else [mesh.now.ranks[uid] for uid in missing if uid in mesh.now.ranks]
+        if mesh.now.number != number or mesh.now.decree.here:
+            return None
+        return [mesh.now.ranks[uid] for uid in missing if uid in mesh.now.ranks]
 
     def join(self, addresses: Callable[[], list[Address]], info: Any, timeout: float) -> Communicator:
         """A newcomer's `init`."""

@@ -28,10 +28,10 @@ from hocket.control.handshake import Hello
 from hocket.control.link import Link, Once, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Seat, To
+from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, Seat, To
 from hocket.control.protocol.membership import PURPOSE as MEETING
 from hocket.control.protocol.messages import by_name, pack, unpack
-from hocket.control.protocol.words import Call, Made
+from hocket.control.protocol.words import Call, Here, Made
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 
@@ -46,6 +46,8 @@ OTHER_WAY = 1.0, 2.0
 """Seconds after which the lower rank dials, at random: two that dial each other at once close both connections."""
 COMES = 3.0
 """Seconds in which a member of a new generation reaches the others."""
+HURRY = 1.0
+"""Seconds in which a round may end where a member has called for the next generation."""
 ASK = 0.3
 """Seconds before its time is over in which a rank asks whom the leader waits for."""
 
@@ -125,8 +127,8 @@ class Mesh:
     def come(self, call: Call, grace: float, deadline: float) -> Made | None:
         """The next round of the generation at hand: who has come to it, and what each said.
 
-        Who has not come `grace` seconds after more than half have, is not waited for.  None: time is over, or there is
-        a later generation.
+        Who has not come `grace` seconds after more than half have, is not waited for.  None: time is over, there is a
+        later generation, or a member has called for one and the round is not over HURRY seconds later.
         """
         generation, due, number = self.now, deadline, 0
 
@@ -143,6 +145,8 @@ class Mesh:
                 now = time.monotonic()
                 if now >= deadline or self.reactor.dead or self.now is not generation:
                     return None
+                if generation.decree.here:
+                    deadline = min(deadline, now + HURRY)
                 if due == deadline and 2 * (generation.here(number) + 1) > len(generation.seats):
                     due = now + grace
                 if now >= due:
@@ -380,7 +384,10 @@ class Mesh:
     def _call(self, call: Call, number: int) -> None:
         assert self.generations is not None
         if number == self.now.number:
-            self._do(self.generations.call(call))
+            first = self.now.decree.call is None
+            here = Says(number, pack(Here()))  # who stands in `come` is to call, too
+            others = [To(seat.uid, here) for seat in self.now.seats if first and seat.uid != self.uid]
+            self._do([*self.generations.call(call), *others])
 
     def _in_round(self, number: int, call: Call) -> list[To | Claim]:
         assert self.generations is not None

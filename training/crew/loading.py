@@ -25,6 +25,8 @@ AT_ONCE = 8
 """Newcomers that take it at once; more wait."""
 PATIENCE, SLOWEST = 30.0, 1 << 20
 """Seconds for an array that is sent, and one more for so many bytes of it: who takes them more slowly gets no more."""
+NOTICE = 10.0
+"""Seconds, at most, until a member has said whether it sends its state."""
 
 
 class Server:
@@ -72,25 +74,22 @@ def send(pair: Communicator, state: Replica) -> None:
 
 
 def load(join: Any, state: Replica, timeout: float = 600.0) -> bool:
-    """Take a member's arrays, as they are.  False: the members offer none, or it was not to be had: they come later.
-
-    Raises MismatchError (other shapes).
-    """
-    notice = hosting.notice(join)
+    """Take a member's arrays, as they are.  False: the members offer none, or it was not to be had within `timeout`
+    seconds.  Raises MismatchError (other shapes)."""
+    notice = hosting.notice(join, min(timeout, NOTICE))
     if not isinstance(notice, dict) or WORD not in notice:
         return False
     try:
-        _take(notice[WORD], state, timeout)
+        _take(hocket.connect(notice[WORD], timeout=min(timeout, CONNECT)), state, timeout)
     except MismatchError:
         raise
     except Error as why:
-        log.info("no member's state was taken before: %s", why)
+        log.warning("no member's state was loaded, it is taken at the first boundary: %s", why)
         return False
     return True
 
 
-def _take(address: str, state: Replica, timeout: float) -> None:
-    pair = hocket.connect(address, timeout=min(timeout, CONNECT))
+def _take(pair: Communicator, state: Replica, timeout: float) -> None:
     try:
         pair.set_timeout(timeout)
         arrays = state.arrays()

@@ -14,7 +14,12 @@ class Again(Error):
 
 
 class Replica(Protocol):
-    """A rank's state, as a crew compares it and moves it to those who lack it.  `Outer` is one."""
+    """A rank's state, as a crew compares it and moves it to those who lack it.  `Outer` is one.
+
+    It may have three attributes more: `made`, by name what has to be alike where it is moved (JSON; a newcomer with
+    another is refused, alone); `word`, what it tells the others at each moment (JSON; `Crew.words`); `patient`, is it
+    to wait for late members as long as for an agreement?
+    """
 
     @property
     def position(self) -> int:

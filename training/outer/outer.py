@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,13 +26,14 @@ from hocket.compression import Bucket
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, digest, flat
 from hocket.training.outer import roll, state
-from hocket.training.outer.fragments import Fragment, cut
+from hocket.training.outer.fragments import cut
 from hocket.training.outer.members import Again, Fixed, crew
 from hocket.training.outer.roll import Row
 from hocket.training.outer.rounds import Flight, Report
 from hocket.training.outer.rules import Rule
 from hocket.training.outer.sending import Send, Sending
 from hocket.training.outer.settings import check
+from hocket.training.worker import Worker
 
 FEW = 100
 """Rounds.  With momentum 0.9 fewer of them end worse than averages: 95.9 % instead of 98.2 % of digits after 55."""
@@ -82,8 +83,13 @@ class Outer:
         self._since = [0] * len(self.fragments)
         self._steps_at = [0] * len(self.fragments)
         self._flight: Flight | None = None
-        self._lane: tuple[Any, Any] = (None, None)
-        self._thread = ThreadPoolExecutor(1, "hocket-outer") if delay else None
+        self._ends = self._followed = self.patient = False
+        """Do members finish?  Has this rank finished with them, in `step`?  Does it wait for who is late?"""
+        self._extra = 0
+        """Rounds that `finish` has made before they were due: the others stay due when they were."""
+        self._lanes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        """The thread's communicator of those ranks, for each that has had a round."""
+        self._thread = Worker("hocket-outer") if delay else None
         self._settings = digest(np.frombuffer(repr(self._said()).encode(), np.uint8))
         if isinstance(self.crew, Fixed):
             self._agree(self.crew.comm)
@@ -99,18 +105,20 @@ class Outer:
         if self.by == "count" and whole(count, "count") > self.every:
             raise ArgumentError(f"step({count}) counts more than every={self.every}: a round is due twice in it")
         self.steps, self.counts = self.steps + 1, self.counts + whole(count, "count")
-        return self._go_on()
+        self._followed = False
+        ended = self._go_on()
+        return ended[-1] if ended else None
 
     def finish(self) -> list[Report]:
-        """End the round under way, and average once more what was trained since; theta becomes phi.  All ranks call."""
-        ended = []
-        if self._flight is not None and (report := self._attempt(lambda: self._land(self._flight))):
-            ended = [report]
-        for _ in self.fragments:
-            reports = None
-            while reports is None:
-                reports = self._attempt(self._last_round)
-            ended += reports
+        """End the round under way, and average once more what was trained since; theta becomes phi.  All ranks call.
+
+        A crew waits here for members that are late, once, for its `timeout`; who comes back in time finishes with them.
+        """
+        ended, followed = [], self._followed
+        if not followed:
+            self._ends = self.patient = True
+            ended = self._go_on()
+        self._followed = False
         self.flat.held.check()
         self.flat.write(self._order, self.phi)
         self._warn(self.rounds)
@@ -135,20 +143,27 @@ class Outer:
         """When round `number`, 1, 2, ..., begins."""
         return number * self.every // len(self.fragments)
 
-    def _go_on(self) -> Report | None:
-        """Begin and end what is due."""
-        report = None
-        while True:
-            if self._flight is not None:
-                if self.now < self._flight.due + self.delay:
-                    return report
-                report = self._attempt(lambda: self._land(self._flight)) or report
-            elif self.now < self.due(self.rounds + 1):
-                return report
-            elif self.delay:
-                self._flight = self._attempt(self._launch)
-            else:
-                report = self._attempt(self._whole_round) or report
+    @property
+    def _next(self) -> int:
+        """When the next round is due."""
+        return self.due(self.rounds + 1 - self._extra)
+
+    def _go_on(self) -> list[Report]:
+        """Begin and end what is due.  Where members finish, all is, until nobody has trained any more."""
+        ended: list[Report] = []
+        try:
+            while True:
+                if self._flight is not None:
+                    if self.now < self._flight.due + self.delay and not self._ends:
+                        return ended
+                    if report := self._attempt(self._land):
+                        ended.append(report)
+                elif self.now < self._next and not self._ends:
+                    return ended
+                else:
+                    self._attempt(self._launch)
+        finally:
+            self._ends = self.patient = False
 
     def _attempt(self, act: Callable[[], Made]) -> Made | None:
         """What it makes; None: it was lost with a rank, and the others go on."""
@@ -159,22 +174,16 @@ class Outer:
             self._flight = None
             return None
 
-    def _whole_round(self) -> Report:
-        """Begin a round and end it."""
-        return self._land(self._launch(wait=True))
-
-    def _last_round(self) -> list[Report]:
-        """If anybody has trained the next fragment since its last round."""
-        fragment = self.fragments[self.rounds % len(self.fragments)]
-        return [self._whole_round()] if self._somebody_trained(fragment) else []
-
-    def _launch(self, wait: bool = False) -> Flight:
+    def _launch(self) -> None:
         """Begin the next round: in this thread, or in the loop's own, so that the caller can go on."""
         began = time.perf_counter()
         if not self._met:
             self._meet()
         self._met = False
         comm = self.crew.present()
+        lane = comm if self._thread is None else self._apart(comm)
+        if self._finished(comm):
+            return
         fragment = self.fragments[self.rounds % len(self.fragments)]
         phi = self.phi[fragment.span]
         gradient = np.empty_like(phi)
@@ -182,24 +191,26 @@ class Outer:
         np.subtract(phi, gradient, out=gradient)
         weight = self.counts - self._since[fragment.number]
         if self.weight is None:
-            weight = self.steps > self._steps_at[fragment.number]
-        number, at = self.rounds + 1, (self.counts, self.steps)
-        flight = Flight(number, fragment, self.due(number), gradient, float(weight), at, self._members(comm))
+            weight = self._trained
+        at = (self.counts, self.steps)
+        flight = Flight(self.rounds + 1, fragment, self._next, gradient, float(weight), at, self._members(comm))
         flight.wrong = self.flat.held.wrong()
-        if wait or self._thread is None:
+        if self._thread is None:
             self._carry(comm, flight)
         else:
-            flight.ended = self._thread.submit(self._carry, self._apart(comm), flight)
+            flight.ended = self._thread.submit(self._carry, lane, flight)
         flight.exposed = time.perf_counter() - began
-        return flight
+        self._flight = flight
 
-    def _land(self, flight: Flight | None) -> Report:
+    def _land(self) -> Report:
         """End a round: phi and theta change."""
+        flight = self._flight
         assert flight is not None
         began, self._flight = time.perf_counter(), None
         if flight.ended is not None:
             flight.ended.result()
         self.rounds, which = flight.number, flight.fragment.number
+        self._extra += self.now < flight.due
         self._since[which], self._steps_at[which] = flight.at
         names, phi = flight.fragment.names, self.phi[flight.fragment.span]
         slots = {name: vector[flight.fragment.span] for name, vector in self.slots.items()}
@@ -256,23 +267,53 @@ class Outer:
         """Who they are, in the order of the rows."""
         return tuple(self.crew.comm.members.index(member) for member in comm.members)
 
-    def _somebody_trained(self, fragment: Fragment) -> bool:
-        """Since the fragment's last round.  Collective."""
-        trained = np.array([self.steps > self._steps_at[fragment.number]])
-        return bool(self.crew.comm.allreduce(trained, "max")[0])
+    @property
+    def _trained(self) -> bool:
+        """Has this rank trained since the next fragment's last round?  Then that has the longest time behind it."""
+        return self.steps > self._steps_at[self.rounds % len(self.fragments)]
+
+    @property
+    def word(self) -> list[bool]:
+        """What this rank tells the others when it comes to a moment of a crew: does it finish, and has it trained?"""
+        return [self._ends, self._trained]
+
+    def _finished(self, comm: Any) -> bool:
+        """Do those who are here finish, and has none of them trained since the next fragment's last round?
+
+        Collective where members finish, and are no crew that has told it already.
+        """
+        words = getattr(self.crew, "words", None)
+        if words is None:
+            words = comm.share(self.word, "finish()") if self._ends else []
+        self._follow(words)
+        self._ends = self._ends and any(trained for _, trained in words)
+        return bool(words) and not self._ends and any(ends for ends, _ in words)
+
+    def _follow(self, words: Sequence[Any]) -> None:
+        """If others finish, so does this rank: a newcomer, or one that comes back."""
+        if not self._ends and any(ends for ends, _ in words):
+            self._ends = self._followed = True
 
     def _apart(self, comm: Any) -> Any:
-        """A communicator of the same ranks for the loop's thread."""
-        if self._lane[0] is not comm:
-            self._lane = (comm, comm.dup())
-        return self._lane[1]
+        """A communicator of the same ranks for the loop's thread.  Collective, the first time."""
+        if comm not in self._lanes:
+            self._lanes[comm] = comm.dup()
+        return self._lanes[comm]
 
     # ------------------------------------------------------------------------------------------ who takes part
 
     def _meet(self) -> bool:
         """Come to the crew's boundary: newcomers come in, and who is behind takes the others' state."""
         self.crew.boundary(self)
+        self.patient = False
+        self._follow(getattr(self.crew, "words", ()))
         return True
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """As `Replica` has it."""
+        shapes = {f"parameter {name!r}": [*shape] for name, shape in self.flat.shapes.items()}
+        return {name: value for name, value in self._said().items() if name != "layout"} | shapes
 
     def _said(self) -> dict[str, Any]:
         """What has to be the same on all ranks."""
@@ -302,10 +343,11 @@ class Outer:
         return {"phi": self.phi, **self.slots}
 
     def numbers(self) -> dict[str, Any]:
-        return {"steps": self.steps, "counts": self.counts, "rounds": self.rounds}
+        return {"steps": self.steps, "counts": self.counts, "rounds": self.rounds, "extra": self._extra}
 
     def load(self, numbers: dict[str, Any]) -> None:
-        self.steps, self.counts, self.rounds = (numbers[name] for name in ("steps", "counts", "rounds"))
+        self.steps, self.counts, self.rounds, self._extra = (numbers[name] for name in
+                                                             ("steps", "counts", "rounds", "extra"))  # fmt: skip
         self._since, self._steps_at = [self.counts] * len(self._since), [self.steps] * len(self._since)
         self._flight = None
         self.flat.write(self._order, self.phi)

@@ -23,6 +23,7 @@ class Sending:
         self.decay = decay
         self.compressor: Compressor | None = None
         self._loaded: Any = None
+        """This rank's state, or those of all ranks of a job, until it is known among whom it counts."""
 
     @property
     def name(self) -> str:
@@ -53,13 +54,16 @@ class Sending:
         assert self.method is not None
         before, self.compressor = self.compressor, Compressor(comm, self.method, decay=self.decay)
         if self._loaded is not None:
-            self.compressor.load_state_dict(self._loaded)
+            self.compressor.load_state_dict(_fitting(self._loaded, comm.size))
         elif before is not None:
             self.compressor.load_state_dict(_alone(before.state_dict(), comm.size))
         self._loaded = None
         return self.compressor
 
-    def state_dict(self) -> Any:
+    def state_dict(self, comm: Any) -> Any:
+        """This rank's, among the ranks of `comm` if it has averaged nothing since it was loaded."""
+        if self.compressor is None and isinstance(self._loaded, list):
+            self._begun(comm)
         return self._loaded if self.compressor is None else self.compressor.state_dict()
 
     def load_state_dicts(self, states: Sequence[Any]) -> None:
@@ -69,6 +73,11 @@ class Sending:
             if any(state is None or state["method"] != self.method.name for state in states):
                 raise ArgumentError(f"the state was not saved with send={self.name!r}: {reprlib.repr(states)}")
             self._loaded = states[0] if len(states) == 1 else [*states]
+
+
+def _fitting(loaded: Any, size: int) -> Any:
+    """All ranks' states are dealt anew; this rank's counts among so many: others may be late already."""
+    return loaded if isinstance(loaded, list) or loaded["size"] == size else _alone(loaded, size)
 
 
 def _alone(state: dict[str, Any], size: int) -> dict[str, Any]:

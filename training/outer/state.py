@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ FIELDS = {"kind", "size", "rank", "step", "arrays", "numbers", "owed"}
 """Of a state ..."""
 NUMBERS = {"steps", "counts", "rounds", "since", "steps_at", "fragments", "flight"}
 """... and of its numbers."""
+SAME = ("every", "by", "delay", "start")
+"""What has to be as it was, by the loop's attributes."""
 
 
 def saved(outer: Outer) -> dict[str, Any]:
@@ -41,11 +44,12 @@ def saved(outer: Outer) -> dict[str, Any]:
     numbers = {
         **outer.numbers(), "since": list(outer._since), "steps_at": list(outer._steps_at),
         "fragments": [list(each.names) for each in outer.fragments], "flight": under_way,
+        **{name: getattr(outer, name, None) for name in SAME},
     }  # fmt: skip
     return {
         "kind": outer.kind, "size": comm.size, "rank": comm.rank, "step": outer.steps,
         "arrays": {name: array.copy() for name, array in arrays.items()}, "numbers": numbers,
-        "owed": outer.sending.state_dict(),
+        "owed": outer.sending.state_dict(comm),
     }  # fmt: skip
 
 
@@ -53,6 +57,8 @@ def load(outer: Outer, given: dict[str, Any] | Sequence[dict[str, Any]]) -> None
     """Go on from such a state.  What compression owes is dealt anew to another number of ranks."""
     states: list[dict[str, Any]] = list(given) if isinstance(given, (list, tuple)) else [given]  # type: ignore[list-item]
     _check(outer, states)
+    if outer._flight is not None and outer._flight.ended is not None:
+        wait([outer._flight.ended])  # it counts for what was before
     one = states[outer.crew.comm.rank % len(states)]
     numbers, arrays = one["numbers"], one["arrays"]
     for what, vector in outer.arrays().items():
@@ -60,6 +66,11 @@ def load(outer: Outer, given: dict[str, Any] | Sequence[dict[str, Any]]) -> None
             part[...] = arrays[f"{what}/{name}"]
     outer.steps, outer.counts, outer.rounds = (int(numbers[name]) for name in ("steps", "counts", "rounds"))
     outer._since, outer._steps_at = list(numbers["since"]), list(numbers["steps_at"])
+    outer._extra = int(numbers.get("extra", 0))
+    if numbers.get("every", outer.every) != outer.every:  # of a rank with another pace: the next is its own next
+        outer._extra = outer.rounds - outer.now * len(outer.fragments) // outer.every
+        while outer._next <= outer.now:
+            outer._extra -= 1
     outer._flight = _flight(outer, numbers["flight"], arrays)
     outer.sending.load_state_dicts([each["owed"] for each in states])
 
@@ -85,7 +96,8 @@ def _check(outer: Outer, states: Sequence[dict[str, Any]]) -> None:
             raise ArgumentError(f"the state is of {version!r}, this is {outer.kind!r}")
         if version != outer.kind:
             raise ArgumentError(f"the state is of version {version!r}, which is unknown here; known: {outer.kind}")
-    if len({(one["step"], one["size"]) for one in states}) > 1:
+    at = [one["step"] if outer.weight is None else one["numbers"].get("rounds") for one in states]
+    if len(set(at)) > 1 or len({one["size"] for one in states}) > 1:
         raise ArgumentError("the states are not of one job and step: give those that all ranks saved together")
     if len(states) not in (1, states[0]["size"]):
         raise ArgumentError(f"{len(states)} states were given of {states[0]['size']} ranks: give one, or all in order")
@@ -98,6 +110,10 @@ def _check(outer: Outer, states: Sequence[dict[str, Any]]) -> None:
         raise ArgumentError(f"the state is of {states[0]['size']} ranks, with residuals: give the states of all")
     if lacking := sorted(set[str]().union(*(NUMBERS - one["numbers"].keys() for one in states))):
         raise ArgumentError(f"the state's numbers lack {', '.join(lacking)}: give what state_dict() returned")
+    for name in SAME[outer.weight is not None :]:
+        has = getattr(outer, name, None)
+        if (was := states[0]["numbers"].get(name, has)) != has:
+            raise ArgumentError(f"the state was saved with {name}={was!r}, this loop has {name}={has!r}")
     cut, own = states[0]["numbers"]["fragments"], [list(each.names) for each in outer.fragments]
     if cut != own:
         raise ArgumentError(f"the state has fragments {reprlib.repr(cut)}, this loop {reprlib.repr(own)}")

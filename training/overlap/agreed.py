@@ -29,6 +29,7 @@ from hocket.training.overlap.arrays import (
     dtype_of,
     empty,
     host,
+    line,
     on_host,
     one_memory,
     put,
@@ -166,9 +167,11 @@ class Agreed:
 
     def load(self, states: list[Any]) -> None:
         """Go on from `state`; before `seal`, too."""
-        self._loaded = states
-        if self._compressor is not None:
-            restore([self._compressor], states)
+        with self._lock:
+            self._settle()
+            self._loaded = states
+            if self._compressor is not None:
+                restore([self._compressor], states)
 
     def close(self) -> None:
         if self._member is not None:
@@ -221,7 +224,7 @@ class Agreed:
         now = time.perf_counter()
         arrays = [self._zeros(r) if each is None else each.payload for r, each in zip(requests, mine, strict=True)]
         counts = [int(np.prod(request.parts[0].shape, dtype=np.int64)) for request in requests]
-        flat = arrays[0].reshape(-1) if len(arrays) == 1 else empty(arrays[0], sum(counts))
+        flat = line(arrays[0]) if len(arrays) == 1 else empty(arrays[0], sum(counts))
         bucket = Bucket.of(flat, [(n,) for n in counts], order.names)
         if len(arrays) > 1:
             for part, array in zip(bucket.parts, arrays, strict=True):

@@ -79,6 +79,13 @@ def one_memory(array: Any) -> bool:
     return bool(array.is_contiguous() if hasattr(array, "is_contiguous") else array.flags.c_contiguous)
 
 
+def line(array: Any) -> Any:
+    """Its elements as a contiguous array of one axis: the same memory where `one_memory`, else a copy."""
+    flat = array.reshape(-1)
+    return np.ascontiguousarray(flat) if isinstance(flat, np.ndarray) else flat.contiguous()
+
+
+@np.errstate(all="ignore")
 def finite(array: Any) -> bool:
     """Does it hold no NaN and no infinity?  A finite sum says yes; else each element is looked at."""
     return bool(abs(float(array.sum())) < np.inf) or bool((abs(array) < np.inf).all())

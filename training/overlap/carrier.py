@@ -9,6 +9,7 @@ from typing import Any
 from hocket.compression import Bucket, Compressor, Method
 from hocket.errors import ArgumentError
 from hocket.training.overlap.arrays import host
+from hocket.training.worker import Worker
 
 
 class Carrier:
@@ -21,7 +22,7 @@ class Carrier:
     def __init__(self, comm: Any, codec: Any, method: Method | None) -> None:
         self.comm, self.codec = comm, codec
         self.compressor = None if method is None else Compressor(comm, method)
-        self._thread = None if method is None else concurrent.futures.ThreadPoolExecutor(1, "hocket-lane")
+        self._thread = None if method is None else Worker("hocket-lane")
 
     def average(self, x: Any, tensors: Sequence[tuple[str, Sequence[int]]]) -> Any:
         """Begin to average a vector in place.  Its work.
@@ -45,10 +46,15 @@ class Carrier:
         read = self.compressor.state_dict
         return read() if self._thread is None else self._thread.submit(read).result()
 
+    def settle(self) -> None:
+        """Wait for what was begun before."""
+        if self._thread is not None and self._thread.last is not None:
+            concurrent.futures.wait([self._thread.last])
+
     def close(self) -> None:
         """End the lane; all its ranks together."""
         if self._thread is not None:
-            self._thread.shutdown()
+            self._thread.close()
             self._thread = None  # the communicator says that it is closed
         self.comm.close()
 

@@ -216,6 +216,8 @@ class Declared:
 
     def _load(self, states: Sequence[Any]) -> None:
         compressors = [carrier.compressor for carrier in self._carriers if carrier.compressor is not None]
+        for carrier in self._carriers:
+            carrier.settle()  # it counts for what was before
         try:
             restore(compressors, states)
         except ArgumentError as error:

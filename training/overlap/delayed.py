@@ -9,6 +9,7 @@ Source: Xu et al., "OD-SGD: One-step Delay Stochastic Gradient Descent for Distr
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -126,10 +127,13 @@ class Delayed:
                 own, saved = ("none" if shape is None else f"of shape {shape}" for shape in shapes)
                 differ = f"the momentum of {name!r} is {own}, the saved one {saved}"
                 raise ArgumentError(f"Delayed.load_state_dict(): {differ}")
+        for name in [*self._sent]:
+            with contextlib.suppress(ArgumentError):  # a NaN is forgotten with it
+                self._mean(name)
         for name, v in self._velocity.items():
             v[...] = velocity[name]
         self.weights = {name: np.array(x) for name, x in self.parameters.items()}
-        self._steps, self._sent, self._agreed = int(state["steps"]), {}, False
+        self._steps, self._agreed = int(state["steps"]), False
 
     def _agree(self) -> None:
         """Ranks that begin apart, or move otherwise, would stay apart: raise MismatchError on all of them."""
@@ -147,15 +151,19 @@ class Delayed:
     def _arrive(self) -> None:
         """The global weights move by what was sent last."""
         lr, momentum = self._rates
-        for name in self._sent:
-            mean = self.scheduler.wait(name)
+        for name in [*self._sent]:
+            mean = self._mean(name)
             if momentum:
                 velocity = self._velocity.setdefault(name, np.zeros_like(mean))
                 velocity *= momentum
                 velocity += mean
                 mean = velocity
             self.weights[name] -= lr * mean
-        self._sent = {}
+
+    def _mean(self, name: str) -> Any:
+        """The average of what was sent, which is waited for once, be it finite or not."""
+        del self._sent[name]
+        return self.scheduler.wait(name)
 
 
 def _array(name: str, x: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hocket.errors import TimeoutError
-from hocket.training.overlap.arrays import empty, one_memory, put
+from hocket.training.overlap.arrays import empty, line, one_memory, put
 from hocket.training.overlap.carrier import Carrier
 from hocket.training.overlap.rows import Row, Tensor, Unit
 
@@ -120,7 +120,7 @@ class Gradient:
         self.array, self.own, self.fresh, self.left = array, own, True, len(self.sent) + 1
         for sent in self.units:
             sent.missing -= 1
-        self.flat, self.there, self.unused = array.reshape(-1), False, False
+        self.flat, self.there, self.unused = line(array), False, False
         self.times = [time.perf_counter(), 0.0, 0.0, 0.0]
 
     def take_zeros(self) -> None:

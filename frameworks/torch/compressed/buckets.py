@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +13,7 @@ import torch
 from hocket.errors import ArgumentError
 from hocket.torch.calls.works import Failed, unpacked
 from hocket.torch.compressed.copies import HostCopy
+from hocket.training.worker import Worker
 
 if TYPE_CHECKING:
     from hocket.compression import Bucket, Compressor, Step
@@ -62,7 +62,7 @@ class Buckets:
         self._names = {id(p): name for name, p in module.module.named_parameters()}
         there = [p for p in module.module.parameters() if p.requires_grad]
         self._used = Used(there) if module.find_unused_parameters else None
-        self._worker = ThreadPoolExecutor(1, "hocket-compress")
+        self._worker = Worker("hocket-compress")
         self._step: Step | None = None
         self._waiting: list[Request] = []
         self._error: Exception | None = None

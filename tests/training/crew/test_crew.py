@@ -245,3 +245,92 @@ def test_the_grace_follows_what_is_usual() -> None:
         from hocket.training import Crew
 
         Crew(None, grace="soon")  # type: ignore[arg-type]
+
+
+OTHERS = """
+import threading
+from hocket.training import LocalSGD
+def loop(crew, every=2):
+    w = {{"w": np.zeros(3, np.float32)}}
+    return w, LocalSGD(crew, w, every=every)
+"""
+
+
+@pytest.mark.parametrize("how", ["every=3", "names", "never comes"])
+def test_a_newcomer_that_does_not_fit_or_does_not_come_ends_nobody_else(how: str) -> None:
+    source = BEGIN + OTHERS.format() + """
+crew = Crew(comm, grace=0.5, timeout=4)
+if me == 0:
+    with open(os.path.join(directory, "door~"), "w") as file:
+        file.write(comm.door)
+    os.rename(file.name, file.name[:-1])
+w, outer = loop(crew)
+slowest, rounds_then = 0.0, 0
+while not there("over") or outer.rounds < rounds_then + 5:
+    began = time.monotonic()
+    w["w"] += 1
+    time.sleep(0.02)
+    outer.step()
+    slowest = max(slowest, time.monotonic() - began)
+    rounds_then = rounds_then or outer.rounds * there("over")
+    if there("over") and me and outer.rounds >= rounds_then + 5:
+        break
+print(json.dumps([crew.generation, outer.rounds - rounds_then, slowest]), flush=True)
+os._exit(0)
+"""
+    new = CREW.format(directory="DIRECTORY") + OTHERS.format() + """
+comm = hocket.init(join=open(os.path.join(directory, "door")).read(), timeout=20)
+try:
+    if HOW == "never comes":
+        time.sleep(6)
+        os._exit(0)
+    if HOW == "names":
+        LocalSGD(Crew(comm), {"v": np.zeros(3, np.float32)}, every=2)
+    loop(Crew(comm), every=3)
+except hocket.MismatchError as error:
+    print(error)
+os._exit(0)
+"""
+    with Job(3, source, env={"HOCKET_SECRET": SECRET, "HOCKET_TIMEOUT": "6"}) as job:
+        wait_for(job, "door")
+        env = {**os.environ, "PYTHONPATH": PATH, "HOCKET_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
+        text = new.replace("DIRECTORY", repr(job.directory)).replace("HOW", repr(how))
+        made = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=40)
+        mark(job, "over")
+        ends = job.wait(40)
+    wanted = {"every=3": "every is 3, the members' is 2", "names": "parameter 'v'", "never comes": ""}[how]
+    assert made.returncode == 0 and wanted in made.stdout, (made.stdout, made.stderr)
+    for end in ends:
+        generation, after, slowest = json.loads(end.out.splitlines()[-1])
+        assert generation >= 1 and after >= 5 and slowest < 4, (generation, after, slowest)
+
+
+def test_a_member_that_is_stopped_in_the_sum_is_left_out_and_hears_it() -> None:
+    """Its calls may have all they need when it goes on: then it hears it at the next moment."""
+    source = BEGIN + """
+def each(crew, state):
+    if me == 2 and state.position == 2:
+        crew.present()
+        note("in the sum")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif state.position == 2:
+        crew.present()
+        crew.comm.allreduce(np.ones(3))
+crew = Crew(comm, grace=0.3, timeout=2)
+try:
+    train(crew, 6, each)
+    note(f"{me} goes on")
+    told(crew)
+except hocket.PeerLostError as error:
+    print(error)
+os._exit(0)
+"""
+    with Job(3, source, env={"HOCKET_SECRET": SECRET, "HOCKET_TIMEOUT": "2"}) as job:
+        wait_for(job, "in the sum")
+        wait_for(job, "0 goes on")
+        wait_for(job, "1 goes on")
+        job.signal(2, signal.SIGCONT)
+        ends = job.wait(30)
+    for row in said(ends, 0, 1):
+        assert (row["size"], row["position"], row["whole"]) == (2, 6, True) and row["x"] == 3 * 3 + 2 * (3 + 4 + 5 + 6)
+    assert "the others have gone on without this rank" in ends[2].out, ends[2]

@@ -163,3 +163,27 @@ def test_a_late_rank_is_left_out_and_comes_back() -> None:
         assert [2] in each["out"], each["out"]
         back = len(each["came"]) - each["came"][::-1].index(2)
         assert 3 in each["came"][:back] and 3 in each["came"][back:], each["came"]
+
+
+LATE_AT_THE_END = BEGIN + """
+outer = DiLoCo(Crew(hocket.init(elastic=True), grace=0.3, timeout=15), theta, every=4, delay=DELAY, momentum=0.5)
+while outer.steps < 30:
+    inner(me, outer.steps, theta)
+    time.sleep(0.01)
+    if outer.steps == 9 and me == 2 or outer.steps == 26 and me == 1:
+        time.sleep(1.5)
+    outer.step()
+began = time.monotonic()
+outer.finish()
+assert outer.finish() == [] and (flat(theta) == outer.phi).all()
+tell(outer, took=time.monotonic() - began, steps=outer.steps)
+outer.crew.close()
+"""
+
+
+@pytest.mark.parametrize("delay", [0, 2])
+def test_who_is_late_comes_back_into_rounds_in_a_thread_and_into_the_end(delay: int) -> None:
+    """The others go on without it, and wait for it in `finish`, with which it ends."""
+    found = run(3, LATE_AT_THE_END.replace("DELAY", str(delay)))
+    assert len({each["digest"] for each in found}) == 1 and {each["steps"] for each in found} == {30}
+    assert {each["size"] for each in found} == {3} and max(each["took"] for each in found) < 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,87 @@ def test_states_that_do_not_fit() -> None:
         assert outer.rounds == 2 and outer.phi.dtype == F
 
     hocket.local_world(3).run(program)
+
+
+def trained(comm: hocket.Communicator, steps: int, state: Any = None, **settings: Any) -> tuple[Any, list[int]]:
+    """The state after so many steps of four, and after which of them there was a round."""
+    theta, rounds = {"w": np.zeros(3, F)}, []
+    outer = LocalSGD(comm, theta, **settings)
+    if state is not None:
+        outer.load_state_dict(state)
+    for step in range(1, steps + 1):
+        theta["w"] += comm.rank + 1
+        if outer.step(4):
+            rounds.append(step)
+    return outer.state_dict(), rounds
+
+
+def test_ranks_of_unlike_paces_and_states_that_are_saved_again() -> None:
+    """With weight="count" they have made unlike numbers of steps; other ranks may save again before a round."""
+    every = [8, 2]
+    with hocket.local_world(2) as world:
+        found = world.run(lambda comm: trained(comm, 2 * every[comm.rank], every=every[comm.rank], weight="count"))
+        paces = [state for state, _ in found]
+        again, turned = (
+            world.run(lambda comm, of=of: trained(comm, of[comm.rank], paces, every=of[comm.rank], weight="count")[1])
+            for of in (every, every[::-1])
+        )
+        two = [state for state, _ in world.run(lambda comm: trained(comm, 4, every=2, send="int8"))]
+    assert again == [[8], [2]] and turned == [[2], [4]]
+    with hocket.local_world(3) as world:
+        three = [state for state, _ in world.run(lambda comm: trained(comm, 0, two, every=2, send="int8"))]
+        assert world.run(lambda comm: trained(comm, 4, three[comm.rank], every=2, send="int8")[1]) == [[2, 4]] * 3
+
+
+def test_a_schedule_stays_as_it_was() -> None:
+    """Another one is refused by name; `finish` in between moves no round; a round that is dropped changes nothing."""
+
+    def program(comm: hocket.Communicator) -> None:
+        state, _ = trained(comm, 20, every=10)
+        for name, settings in (("every", {"every": 20}), ("by", {"every": 10, "by": "count"}),
+                               ("delay", {"every": 10, "delay": 1})):  # fmt: skip
+            with pytest.raises(ArgumentError, match=f"the state was saved with {name}="):
+                trained(comm, 0, state, **settings)
+        theta, rounds = {"w": np.zeros(3, F)}, []
+        outer = LocalSGD(comm, theta, every=10)
+        for step in range(1, 41):
+            theta["w"] += comm.rank
+            rounds += [step] if outer.step() else []
+            assert step > 20 or step % 5 or len(outer.finish()) == (step % 10 == 5)
+        assert rounds == [10, 20, 30, 40]
+
+    hocket.local_world(2).run(program)
+
+
+@pytest.mark.parametrize("send", ["int8", "powersgd:1", "ef21:topk:0.3", "dgc:0.3"])
+def test_back_to_a_state_while_a_round_is_under_way(send: str) -> None:
+    """And the last round has what its method keeps: a training that goes on from a state ends with the same bits."""
+
+    def program(comm: hocket.Communicator, back: bool) -> Any:
+        theta = {"w": np.zeros((4, 6), F)}
+        outer = StreamingDiLoCo(comm, theta, every=4, fragments=1, delay=2, mix=0, momentum=0.5, send=send)
+        draws = np.random.default_rng(comm.rank).normal(size=(11, 4, 6)).astype(F)
+
+        def go(begin: int, end: int) -> None:
+            for step in range(begin, end):
+                theta["w"] -= draws[step]
+                outer.step()
+
+        go(0, 7)
+        state, kept = outer.state_dict(), theta["w"].copy()
+        if back:
+            time.sleep(0.1 * comm.rank)
+            go(7, 9)
+            theta["w"][...] = kept
+            outer.load_state_dict(state)
+        go(7, 11)
+        outer.finish()
+        return theta["w"]
+
+    with hocket.local_world(2) as world:
+        for mine, again in zip(*(world.run(lambda comm, back=back: program(comm, back)) for back in (False, True)),
+                               strict=True):  # fmt: skip
+            same(again, mine, send)
 
 
 OLD: dict[str, Any] = {

@@ -187,6 +187,26 @@ def test_ranks_that_begin_apart_are_told() -> None:
         world.run(apart)
 
 
+def test_back_to_a_checkpoint_after_a_step() -> None:
+    """What that step sent is waited for and forgotten, also where its average is no number."""
+
+    def program(comm: Communicator) -> Any:
+        w = {"w": np.zeros(3), "v": np.zeros(2)}
+        made = Delayed(Scheduler(comm), w, 0.5, momentum=0.5)
+        made.step({name: x - 1 for name, x in w.items()})
+        state, kept = made.state_dict(), {name: x.copy() for name, x in w.items()}
+        for bad in (2.0, np.nan):
+            made.step({name: x * bad for name, x in w.items()})
+            for name, x in w.items():
+                x[...] = kept[name]
+            made.load_state_dict(state)
+        made.step({name: x - 1 for name, x in w.items()})
+        made.finish()
+        return w["w"].tolist()
+
+    assert hocket.local_world(2).run(program) == [[1.0] * 3] * 2
+
+
 def test_tensors_of_torch() -> None:
     def program(comm: Communicator) -> Any:
         layer = torch.nn.utils.skip_init(torch.nn.Linear, 2, 1, bias=False)

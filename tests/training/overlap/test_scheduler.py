@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import Compressor
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
 from hocket.training import Scheduler
+from hocket.training.overlap.arrays import finite as is_finite
 from support import jobs
 from support.gradients import SIZES, averages, gradients, raised
 from support.worlds import Program, path_to, same, spread
@@ -466,6 +468,68 @@ try:
 except hocket.PeerLostError as error:
     print(json.dumps({{"at": time.monotonic(), "ranks": error.ranks, "text": str(error)}}), flush=True)
 """
+
+
+@pytest.mark.parametrize("order", ["priority", "agreed"])
+def test_strided_gradients_with_a_compressor(order: str) -> None:
+    """And on a rank that leaves it out, whose zeros are not strided."""
+
+    def program(comm: hocket.Communicator) -> list[list[float]]:
+        matrix = np.full((6, 2), 2.0 * comm.rank, np.float32)
+        scheduler, out = Scheduler(comm, order=order, compressor="int8"), []
+        for gradient in (matrix[:, 0], matrix[::-1, 1], matrix[::2]):
+            name = f"{gradient.shape} {gradient.strides}"
+            scheduler.declare(name, gradient)
+        for gradient in (matrix[:, 0], matrix[::-1, 1], matrix[::2]):
+            name = f"{gradient.shape} {gradient.strides}"
+            if comm.rank or gradient.ndim == 1:
+                scheduler.ready(name, gradient)
+        scheduler.step()
+        for gradient in (matrix[:, 0], matrix[::-1, 1], matrix[::2]):
+            average = scheduler.wait(f"{gradient.shape} {gradient.strides}")
+            out.append(np.unique(average).tolist())
+        scheduler.close()
+        return out
+
+    assert hocket.local_world(2).run(program)[1][:2] == [[1.0], [1.0]]
+
+
+def test_sums_of_halves_warn_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert is_finite(np.ones(70_000, np.float16)) and not is_finite(np.array([np.inf, -np.inf], np.float32))
+
+
+@pytest.mark.parametrize("order", ["priority", "agreed"])
+def test_back_to_a_state_while_a_step_is_under_way(order: str) -> None:
+    """What that step owes counts for what was before."""
+
+    def program(comm: hocket.Communicator, back: bool) -> Any:
+        scheduler, gradient = Scheduler(comm, order=order, compressor="topk:0.1"), np.zeros(500, np.float32)
+        draws = np.random.default_rng(comm.rank).normal(size=(8, 500)).astype(np.float32)
+        scheduler.declare("g", gradient)
+        out: list[Any] = []
+
+        def step(number: int) -> None:
+            gradient[...] = draws[number]
+            scheduler.ready("g", gradient)
+            scheduler.step()
+
+        for number in range(8):
+            step(number)
+            out.append(scheduler.wait("g").copy())
+            if back and number == 3:
+                state = scheduler.state_dict()
+                time.sleep(0.1 * comm.rank)
+                step(4)
+                scheduler.load_state_dict(state)
+                scheduler.wait("g")
+        scheduler.close()
+        return out
+
+    with hocket.local_world(2) as world:
+        plain, again = (world.run(lambda comm, back=back: program(comm, back)) for back in (False, True))
+    np.testing.assert_array_equal(again, plain)
 
 
 @pytest.mark.parametrize(("transport", "seed"), [("shm", 1), ("tcp", 2), ("tcp", 4)])
