@@ -130,6 +130,13 @@ class Renewing:
         """The rank that each member had in the communicator that this rank renewed; None: it is new."""
         return self.world.previous_ranks
 
+    def ranks_in(self, earlier: Communicator) -> tuple[int | None, ...]:
+        """The rank that each member had in an earlier generation's communicator, which may be several `renew` ago.
+
+        None: it was no member there.  The last 16 generations are known.
+        """
+        return self._of_elastic("ranks_in").ranks_in(self.generation, earlier.generation)
+
     @property
     def previous_lost(self) -> dict[int, str]:
         """Who of the communicator that this rank renewed is no member, by its rank there, and why.

@@ -102,6 +102,15 @@ class Elastic:
         of = self._known(number)
         return {of.ranks[uid] for uid, left in mesh.generations.gone.copy().items() if uid in of.ranks and not left}
 
+    def renewing(self, number: int) -> dict[int, dict[str, int]]:
+        """Ranks of this generation that have called `renew`, and how many calls each had finished, by communicator."""
+        mesh = self.mesh
+        return {} if mesh is None or mesh.generations is None else mesh.renewing(self._known(number))
+
+    def ranks_in(self, number: int, earlier: int) -> tuple[int | None, ...]:
+        """The ranks that the members of a generation had in an earlier one."""
+        return tuple(self._known(earlier).ranks.get(seat.uid) for seat in self._known(number).seats)
+
     def waiting(self) -> int:
         """How many newcomers wait."""
         return len(self._open.lobby())
@@ -139,6 +148,7 @@ class Elastic:
         """`Communicator.renew`."""
         before = self._known(comm.world.generation)
         wanted = Wanted(info, admit, frozenset(before.seats[rank].uid for rank in without), least)
+        self._part(comm)
         deadline = time.monotonic() + timeout
         while True:
             now = self._agreed(wanted, deadline, f"rank {comm.rank}", before, timeout)
@@ -156,6 +166,21 @@ class Elastic:
                 return outcome
             wanted = wanted._replace(without=wanted.without | outcome, admit=wanted.admit and not outcome)
 
+    def _part(self, comm: Communicator) -> None:
+        """This rank makes no other call in this generation: its calls end, and those of others that wait for it.
+
+        So no waits form a circle.  Who is in `renew` waits for all; whoever else waits in a call waits for one that is
+        in a call, or computes, or is gone, or is in `renew`, and in the last two cases it is told.
+        """
+        if comm.world.closed or comm.reporter.renews:
+            return
+        why, finished = PeerLostError(f"rank {comm.rank} has called renew(): it can only call that again", []), {}
+        comm.reporter.renews = True
+        for each in comm.world.present():
+            finished[each.name] = each.reporter.finished()
+            each.reporter.abort(why)
+        self._open.renews(comm.world.generation, finished)
+
     def come(
         self, number: int, info: Any, grace: float, late: Iterable[int], least: int, timeout: float
     ) -> Made | list[int] | None:
@@ -166,6 +191,8 @@ class Elastic:
         outcome = mesh.come(Call(info, least=least, late=tuple(late)), grace, time.monotonic() + timeout)
         if outcome is not None:
             return outcome
+        if self.renewing(number):
+            return None
         missing = mesh.missing(of_round=True)
         return None if mesh.now.number != number else [mesh.now.ranks[uid] for uid in missing if uid in mesh.now.ranks]
 

@@ -214,6 +214,10 @@ class World:
         """Who was lost, and who has left the job."""
         return self.session.gone
 
+    def renewing(self) -> dict[int, dict[str, int]]:
+        """Who is in `renew`, so that others wait for it in vain, and how many calls it had finished."""
+        return {} if self.elastic is None else self.elastic.renewing(self.generation)
+
     # --- from the control plane (reactor's thread)
 
     def stop(self, fault: Fault) -> Account:

@@ -72,7 +72,8 @@ class Axis:
             yield
         except PeerLostError as error:
             if hasattr(error, "add_note"):  # since Python 3.11
-                error.add_note(self.mesh.meaning([self.comm.members[rank] for rank in error.ranks]))
+                comm = self.comm if error.ranks else self.mesh.job  # whose rank is lost may be on no axis of this one
+                error.add_note(self.mesh.meaning([comm.members[rank] for rank in error.ranks or comm.lost]))
             raise
 
     def sent(self) -> float:
