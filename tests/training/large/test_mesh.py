@@ -92,6 +92,10 @@ def an_axis_has_a_transport_and_a_codec(comm: Any) -> None:
     found = mesh["data"].allreduce(x.copy(), "avg")
     assert (found == np.float32(np.float16(1 / 3))).all()
     assert (mesh["data"].allreduce(x.copy(), "max") == x).all()
+    for op in (hocket.premul_sum(1 / comm.size), np.maximum, lambda a, b: a):  # which have no codec
+        for call in (mesh["data"].allreduce, mesh["data"].reduce_scatter):
+            assert (call(x.copy(), op) == x[0]).all() and (call(x.copy(), op=op) == x[0]).all()
+        assert (mesh["data"].reduce_scatterv(x.copy(), [600, 400], op) == x[0]).all()
     assert (mesh["data"].allreduce(x.astype(float), "avg") == x).all()
     assert (mesh["data"].allreduce(x.copy(), "avg", codec="bf16") != found).all()
     assert {row.transport for row in mesh["data"].stats() if row.collective == "allreduce"} == {"tcp"}
