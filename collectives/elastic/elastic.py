@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,6 +68,9 @@ class Elastic:
         """That of the world at hand, or that is being made."""
         self.tuning = ""
         """What was measured in the generation before, on its members."""
+        self._name = ""
+        """The job's in recordings, without a generation; "": it is not known yet."""
+        self._latest: weakref.ref[Communicator] | None = None
         self._make, self._store = make, store
         self._own = Own("", None, encrypt, (), most, store if hasattr(store, "first") else None)
         self._lanes: dict[str, int] | None = None
@@ -86,9 +90,13 @@ class Elastic:
         """What the others need to know of this process."""
         return self._open.seat
 
-    def met(self, seats: list[Any]) -> None:
+    def name(self) -> str:
+        """By which recordings of this generation are known; up to the dot it is the job's."""
+        return f"{self._name or secrets.token_hex(6)}.{self.generation}"
+
+    def met(self, seats: list[Any], name: str) -> None:
         """All ranks of a generation have come; of the first one, this is how they know each other."""
-        mesh = self._open
+        mesh, self._name = self._open, name.partition(".")[0]
         if mesh.generations is None:
             mesh.begin(Generation(0, [Seat(*each) for each in seats], mesh.uid), met=0)
 
@@ -101,6 +109,10 @@ class Elastic:
             return set()
         of = self._known(number)
         return {of.ranks[uid] for uid, left in mesh.generations.gone.copy().items() if uid in of.ranks and not left}
+
+    def latest(self) -> Communicator | None:
+        """The communicator of the generation at hand; None: it was dropped."""
+        return None if self._latest is None else self._latest()
 
     def renewing(self, number: int) -> dict[int, dict[str, int]]:
         """Ranks of this generation that have called `renew`, and how many calls each had finished, by communicator."""
@@ -131,6 +143,7 @@ class Elastic:
     def again(self, comm: Communicator, wait: float) -> None:
         """This communicator's generation has met: what was said, where newcomers find it, and its lanes."""
         world, now = comm.world, self._known(self.generation)
+        self._latest = weakref.ref(comm)
         world.infos, world.previous_ranks = now.infos, self._previous or (None,) * len(now.seats)
         world.previous_lost = self._lost
         if self._store is not None and comm.rank == 0:

@@ -65,7 +65,8 @@ def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None
 
     `path`: a Unix socket, which only this user may open (0600); that of a process that was killed is replaced.
     `port`: on 127.0.0.1, for every user of this host; the ranks of a host take this port and those after it, by their
-    local rank; 0: any free one.  Raises ArgumentError if it cannot listen there.
+    local rank, and who comes later one that is free; 0: any free one.  After `renew` the numbers are those of the new
+    communicator.  Raises ArgumentError if it cannot listen there.
     """
     if (path is None) == (port is None) or not comms:
         raise ArgumentError("serve: give communicators, and either path= or port=")
@@ -77,8 +78,7 @@ def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None
             server, where = _Unix(path, _answering(registry)), path
         else:
             assert port is not None
-            chosen = port + comms[0].local_rank if port else 0
-            server = _Loopback(("127.0.0.1", chosen), _answering(registry))
+            server = _on_port(port, comms[0], _answering(registry))
             where = f"127.0.0.1:{server.server_address[1]}"
     except (OSError, OverflowError) as why:
         raise ArgumentError(f"serve: nothing can listen at {path or port!r}: {why}") from None
@@ -92,6 +92,15 @@ def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None
         if path is not None:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+
+def _on_port(port: int, comm: hocket.Communicator, answer: type[BaseHTTPRequestHandler]) -> _Loopback:
+    """A newcomer's local rank may have been another's, who still listens: the place of who was lost is free."""
+    places = [comm.local_rank, *(range(comm.local_size) if comm.generation else ())]
+    for place in places[:-1]:
+        with contextlib.suppress(OSError):
+            return _Loopback(("127.0.0.1", port + place if port else 0), answer)
+    return _Loopback(("127.0.0.1", port + places[-1] if port else 0), answer)
 
 
 class _Loopback(socketserver.ThreadingTCPServer):

@@ -24,7 +24,7 @@ from hocket.observe.metrics.families import FAMILIES, Reader, _Waits
 from hocket.observe.metrics.prometheus import serve
 from hocket.observe.metrics.telemetry import observe
 from hocket.recording import RECORD, Kind, Ring
-from support.jobs import Job
+from support.jobs import Job, run
 
 pytestmark = pytest.mark.usefixtures("empty_recorder")
 
@@ -115,6 +115,27 @@ def test_on_a_port_it_is_for_this_host_alone() -> None:
         assert ask(where, host="evil.example")[0] == 403
         with pytest.raises(hocket.ArgumentError, match="nothing can listen"):
             serve(world.comms[0], port=int(where.rpartition(":")[2])).__enter__()
+
+
+def test_after_a_renewal_the_numbers_are_those_of_the_new_communicator() -> None:
+    run(2, PROGRAM_RENEWED)
+
+
+PROGRAM_RENEWED = """
+import urllib.request, numpy as np, hocket
+from hocket.observe.metrics.prometheus import serve
+comm = hocket.init(elastic=True)
+def counted(where):
+    text = urllib.request.urlopen(f"http://{where}/metrics", timeout=20).read().decode()
+    return [float(line.split()[-1]) for line in text.splitlines() if line.startswith("hocket_calls_total{")]
+with serve(comm, port=0) as where:
+    for calls in (7, 2, 4):
+        for i in range(calls): comm.allreduce(np.ones(3))
+        assert counted(where) == [calls], counted(where)
+        comm = comm.renew()
+    assert counted(where) == []
+comm.close()
+"""
 
 
 @pytest.mark.parametrize("given", [{}, {"path": "/tmp/x", "port": 1}, {"port": 70000}, {"path": "/no/such/folder"}])
