@@ -6,8 +6,8 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 from hocket.errors import ArgumentError
@@ -34,8 +34,44 @@ class Folder:
 def collect(path: str, job: str | None = None) -> Folder:
     """Every recording of a folder; other files are left out, with a reason.  `job`: of this one alone.
 
-    Raises ArgumentError if there is none, or if they are of several jobs.
+    Raises ArgumentError if there is none, or if they are of several jobs, or generations of one.
     """
+    folders = generations(path, job)
+    if len(folders) > 1:
+        raise ArgumentError(f"{path!r} has recordings of several generations ({_names(folders)}): say which: --job")
+    return next(iter(folders.values()))
+
+
+def generations(path: str, job: str | None = None) -> dict[str, Folder]:
+    """The same of each generation of an elastic job, by its name, JOB.GENERATION; of other jobs there is one.
+
+    `job`: with its generation or without.  Raises ArgumentError if there is none, or if they are of several jobs.
+    """
+    whole = _read(path)
+    jobs = {each.facts.job for each in whole.recorded}
+    if not jobs:
+        left = "".join(f"; {printable(name)}: {text}" for name, text in whole.refused.items())
+        raise ArgumentError(f"{path!r} has no recordings{left}")
+    wanted = [each for each in jobs if job is None or job in (each, _job(each))]
+    if not wanted:
+        raise ArgumentError(f"{path!r} has no recordings of job {job}; of {_names(jobs)}")
+    if len({_job(each) for each in wanted}) > 1:
+        raise ArgumentError(f"{path!r} has recordings of several jobs ({_names(map(_job, wanted))}): say which: --job")
+    return {
+        name: replace(whole, recorded=[each for each in whole.recorded if each.facts.job == name])
+        for name in sorted(wanted, key=lambda name: (len(name), name))
+    }
+
+
+def _job(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _names(jobs: Iterable[str]) -> str:
+    return ", ".join(map(printable, sorted(set(jobs))))
+
+
+def _read(path: str) -> Folder:
     folder = Folder()
     try:
         names = sorted(os.listdir(path))
@@ -52,17 +88,6 @@ def collect(path: str, job: str | None = None) -> Folder:
             folder.refused[name] = str(why)
         except OSError as why:
             folder.refused[name] = f"it cannot be read: {why.strerror}"
-    jobs = sorted({each.facts.job for each in folder.recorded})
-    told = ", ".join(map(printable, jobs))
-    if job is not None and jobs:
-        if job not in jobs:
-            raise ArgumentError(f"{path!r} has no recordings of job {job}; of {told}")
-        folder.recorded, jobs = [each for each in folder.recorded if each.facts.job == job], [job]
-    if not jobs:
-        left = "".join(f"; {printable(name)}: {text}" for name, text in folder.refused.items())
-        raise ArgumentError(f"{path!r} has no recordings{left}")
-    if len(jobs) > 1:
-        raise ArgumentError(f"{path!r} has recordings of several jobs ({told}): say which: --job")
     return folder
 
 

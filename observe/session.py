@@ -53,7 +53,7 @@ def trace(
         raise
     end()
     pings = first + ping(apart, who)
-    recorded = _gathered(apart, _of_rank(folder, comm.members[comm.rank], apart.name))
+    recorded = _gathered(apart, _of_rank(folder, comm, apart.name))
     pings_by_rank = comm.share([list(each) for each in pings], "trace()")
     by_rank = {comm.members[r]: [Ping(*each) for each in some] for r, some in enumerate(pings_by_rank) if some}
     why = comm.share(_written(path, recorded, by_rank) if comm.rank == 0 else "", "trace()")[0]
@@ -80,10 +80,11 @@ def _begun(comm: hocket.Communicator, begin: Callable[[str], str], end: Callable
     return folder
 
 
-def _of_rank(folder: str, rank: int, without: str) -> Recorded | None:
+def _of_rank(folder: str, comm: hocket.Communicator, without: str) -> Recorded | None:
     """What this rank recorded there, but for calls of one communicator; None: the disk was full before it began."""
     try:
-        recorded = next((each for each in collect(folder).recorded if each.facts.rank == rank), None)
+        parts = collect(folder, comm.recorder().job).recorded  # a file has this process's other generations, too
+        recorded = next((each for each in parts if each.facts.rank == comm.members[comm.rank]), None)
     except ArgumentError:
         return None
     return recorded and replace(recorded, rings=[ring for ring in recorded.rings if ring.comm != without])

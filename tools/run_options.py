@@ -41,7 +41,7 @@ def asked(argv: list[str]) -> argparse.Namespace:
     most = "with --elastic: members that the job has room for (default: no limit)"
     parser.add_argument("--most", type=_count, default=0, metavar="N", help=most)
     again = "with --elastic: how many that died are started again, as newcomers (default: 0; with --least, --most 10)"
-    parser.add_argument("--restarts", type=int, metavar="N", help=again)
+    parser.add_argument("--restarts", type=_times, metavar="N", help=again)
     join = "the ranks come to an elastic job that runs, at this address of one of its ranks (comm.door), as newcomers"
     parser.add_argument("--join", metavar="ADDRESS", help=join)
     fork = "start each rank by itself, also where forking them from one process is faster"
@@ -59,6 +59,14 @@ def asked(argv: list[str]) -> argparse.Namespace:
     if options.elastic and options.join:
         parser.error("--elastic begins a job, and --join comes to one: give one of them")
     try:
+        _check_join(options.join or "auto")
+    except ArgumentError as why:
+        parser.error(f"--join: {why}")
+    if options.least > options.n:
+        parser.error(f"--least {options.least} ends a job of -n {options.n} at once: it is at most N")
+    if 0 < options.most < options.n:
+        parser.error(f"--most {options.most} has no room for the -n {options.n} ranks that begin the job")
+    try:
         check_hosts(options)
     except ArgumentError as why:
         parser.error(str(why))
@@ -71,6 +79,22 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {MOST_RANKS}, for one machine")
     return int(text)
+
+
+def _times(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, 0 or more")
+    return int(text)
+
+
+def _check_join(join: str) -> None:
+    """ArgumentError where init(join=) would not take it."""
+    from hocket.collectives.job.place import addresses_of  # slow to import, and only newcomers need it
+
+    if not join.startswith("folder:/") and join != "auto":
+        kinds = {address[0] for each in join.split(",") for address in addresses_of(each)}
+        if "tcp" in kinds and not os.environ.get("HOCKET_SECRET"):
+            raise ArgumentError("set HOCKET_SECRET to that of the job")
 
 
 def _hosts(text: str) -> int:

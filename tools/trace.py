@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from hocket.errors import ArgumentError
-from hocket.observe.collecting import collect
+from hocket.observe.collecting import generations
 from hocket.observe.files.names import SUFFIXES
 from hocket.observe.files.writing import write
 from hocket.observe.findings import find
 from hocket.observe.merging import merge
+from hocket.observe.timeline import Timeline
 from hocket.observe.words import gaps, printable, summary
 
 MANY = 2_000_000
@@ -37,15 +38,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _merge(folder: str, job: str | None, path: str) -> int:
-    left = collect(folder, job)
-    timeline = merge(left.recorded, left.pings)
-    write(path, timeline)
-    for name, why in left.refused.items():
+    parts = generations(folder, job)
+    for name, why in next(iter(parts.values())).refused.items():
         print(f"left out: {printable(name)}: {why}", file=sys.stderr)
+    for name, left in parts.items():
+        if len(parts) > 1:
+            print(f"generation {printable(name.rpartition('.')[2])}:")
+        _written(merge(left.recorded, left.pings), path if len(parts) == 1 else _numbered(path, name))
+    return 0
+
+
+def _numbered(path: str, name: str) -> str:
+    """run.pftrace.gz of generation 2 is run.2.pftrace.gz."""
+    suffix = next(each for each in sorted(SUFFIXES, key=len, reverse=True) if path.endswith(each))
+    return f"{path.removesuffix(suffix)}.{name.rpartition('.')[2]}{suffix}"
+
+
+def _written(timeline: Timeline, path: str) -> None:
+    write(path, timeline)
     many = len(timeline.slices)
     if many > MANY:
         print(f"{many:,} slices: `hocket report` tells who waited for whom (10 s for each million)")
     for line in gaps(timeline) if many > MANY else summary(find(timeline)):
         print(printable(line, 1000))
     print(f"the trace is {path}: open it at ui.perfetto.dev, or run `hocket report {path}`")
-    return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -129,6 +130,22 @@ class Renewing:
     def previous_ranks(self) -> tuple[int | None, ...]:
         """The rank that each member had in the communicator that this rank renewed; None: it is new."""
         return self.world.previous_ranks
+
+    def ranks_in(self, earlier: Communicator) -> tuple[int | None, ...]:
+        """The rank that each member had in an earlier generation's communicator, which may be several `renew` ago.
+
+        None: it was no member there.  The last 16 generations are known.
+        """
+        return self._of_elastic("ranks_in").ranks_in(self.generation, earlier.generation)
+
+    def following(self) -> Callable[[], Communicator | None]:
+        """A function that gives this communicator, or what the latest `renew` has returned; None: it was dropped.
+
+        For who watches a job, and does not keep it alive.
+        """
+        if self.world.elastic is not None and self.name == "world":
+            return self.world.elastic.latest
+        return weakref.ref(cast("Communicator", self))
 
     @property
     def previous_lost(self) -> dict[int, str]:

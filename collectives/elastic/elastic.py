@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,6 +68,9 @@ class Elastic:
         """That of the world at hand, or that is being made."""
         self.tuning = ""
         """What was measured in the generation before, on its members."""
+        self._name = ""
+        """The job's in recordings, without a generation; "": it is not known yet."""
+        self._latest: weakref.ref[Communicator] | None = None
         self._make, self._store = make, store
         self._own = Own("", None, encrypt, (), most, store if hasattr(store, "first") else None)
         self._lanes: dict[str, int] | None = None
@@ -86,9 +90,13 @@ class Elastic:
         """What the others need to know of this process."""
         return self._open.seat
 
-    def met(self, seats: list[Any]) -> None:
+    def name(self) -> str:
+        """By which recordings of this generation are known; up to the dot it is the job's."""
+        return f"{self._name or secrets.token_hex(6)}.{self.generation}"
+
+    def met(self, seats: list[Any], name: str) -> None:
         """All ranks of a generation have come; of the first one, this is how they know each other."""
-        mesh = self._open
+        mesh, self._name = self._open, name.partition(".")[0]
         if mesh.generations is None:
             mesh.begin(Generation(0, [Seat(*each) for each in seats], mesh.uid), met=0)
 
@@ -101,6 +109,19 @@ class Elastic:
             return set()
         of = self._known(number)
         return {of.ranks[uid] for uid, left in mesh.generations.gone.copy().items() if uid in of.ranks and not left}
+
+    def latest(self) -> Communicator | None:
+        """The communicator of the generation at hand; None: it was dropped."""
+        return None if self._latest is None else self._latest()
+
+    def renewing(self, number: int) -> dict[int, dict[str, int]]:
+        """Ranks of this generation that have called `renew`, and how many calls each had finished, by communicator."""
+        mesh = self.mesh
+        return {} if mesh is None or mesh.generations is None else mesh.renewing(self._known(number))
+
+    def ranks_in(self, number: int, earlier: int) -> tuple[int | None, ...]:
+        """The ranks that the members of a generation had in an earlier one."""
+        return tuple(self._known(earlier).ranks.get(seat.uid) for seat in self._known(number).seats)
 
     def waiting(self) -> int:
         """How many newcomers wait."""
@@ -122,6 +143,7 @@ class Elastic:
     def again(self, comm: Communicator, wait: float) -> None:
         """This communicator's generation has met: what was said, where newcomers find it, and its lanes."""
         world, now = comm.world, self._known(self.generation)
+        self._latest = weakref.ref(comm)
         world.infos, world.previous_ranks = now.infos, self._previous or (None,) * len(now.seats)
         world.previous_lost = self._lost
         if self._store is not None and comm.rank == 0:
@@ -139,6 +161,7 @@ class Elastic:
         """`Communicator.renew`."""
         before = self._known(comm.world.generation)
         wanted = Wanted(info, admit, frozenset(before.seats[rank].uid for rank in without), least)
+        self._part(comm)
         deadline = time.monotonic() + timeout
         while True:
             now = self._agreed(wanted, deadline, f"rank {comm.rank}", before, timeout)
@@ -156,6 +179,21 @@ class Elastic:
                 return outcome
             wanted = wanted._replace(without=wanted.without | outcome, admit=wanted.admit and not outcome)
 
+    def _part(self, comm: Communicator) -> None:
+        """This rank makes no other call in this generation: its calls end, and those of others that wait for it.
+
+        So no waits form a circle.  Who is in `renew` waits for all; whoever else waits in a call waits for one that is
+        in a call, or computes, or is gone, or is in `renew`, and in the last two cases it is told.
+        """
+        if comm.world.closed or comm.reporter.renews:
+            return
+        why, finished = PeerLostError(f"rank {comm.rank} has called renew(): it can only call that again", []), {}
+        comm.reporter.renews = True
+        for each in comm.world.present():
+            finished[each.name] = each.reporter.finished()
+            each.reporter.abort(why)
+        self._open.renews(comm.world.generation, finished)
+
     def come(
         self, number: int, info: Any, grace: float, late: Iterable[int], least: int, timeout: float
     ) -> Made | list[int] | None:
@@ -167,6 +205,8 @@ class Elastic:
         outcome = mesh.come(Call(info, least=least, late=tuple(late)), grace, time.monotonic() + timeout)
         if outcome is not None:
             return outcome
+        if self.renewing(number):
+            return None
         missing = mesh.missing(of_round=True)
         if mesh.now.number != number or mesh.now.decree.here:
             return None

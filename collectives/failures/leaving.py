@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from hocket.collectives.plans.plan import Plan
 
 HAS_LEFT = "it has left the job (closed its communicator or exited)"
+RENEWS = "it has called renew()"
 ARRIVAL_WAIT = 2.0
 """Seconds of waiting after which a rank that has left counts as missing, where nothing says that all has arrived."""
 

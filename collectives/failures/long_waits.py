@@ -67,8 +67,9 @@ class LongWaits:
         return waiting
 
     def look_who_left(self, engine: Engine, waiting: LongWait, stranded: Iterable[int]) -> None:
-        """Raise `HasLeft` if a call of this engine needs a rank that has left, or one of `stranded`."""
-        left = {self.world_ranks.index(r): calls for r, calls in self.world.gone.left.items() if r in self.world_ranks}
+        """Raise `HasLeft` if a call of this engine needs a rank that has left, renews, or is one of `stranded`."""
+        parted = self.world.renewing() | self.world.gone.left
+        left = {self.world_ranks.index(r): calls for r, calls in parted.items() if r in self.world_ranks}
         absent = dict.fromkeys(stranded) | {r: calls.get(self.name) for r, calls in left.items()}
         queues = list(self.members.queues.values())
         queue = next((queue for queue in queues if queue.engine is engine), self.members.main)

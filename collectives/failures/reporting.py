@@ -17,7 +17,7 @@ from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.failures import states, wording
 from hocket.collectives.failures.accounts import account_of
 from hocket.collectives.failures.callsite import caller_site, has_handlers, in_handler, thread_site
-from hocket.collectives.failures.leaving import HAS_LEFT, HasLeft
+from hocket.collectives.failures.leaving import HAS_LEFT, RENEWS, HasLeft
 from hocket.collectives.failures.long_waits import LongWaits
 from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unended
 from hocket.control.protocol.faults import LEFT
@@ -30,6 +30,8 @@ VERDICT_WAIT = 3.0
 """Seconds a failed call waits for the coordinator to hear all sides."""
 TOLD = 1.0
 """Seconds that a call waits for the control plane to tell why a connection has ended."""
+RENEWS_WAIT = 0.1
+"""Seconds that a call waits for the loss because of which others have called renew()."""
 SAME_SIGNAL = 0.5
 """Seconds that a rank waits for its own signal where a signal may have ended another: they do not get it at once."""
 
@@ -46,6 +48,8 @@ class Reporter:
         self._heard = threading.Event()
         self._other_exits = threading.Event()
         """Has a signal's handler ended another rank in a call?"""
+        self.renews = False
+        """Has this rank called renew()?"""
         self._awaited = False
         """Has this rank waited for a signal of its own?"""
         self._during = ""
@@ -225,12 +229,17 @@ class Reporter:
 
         The others notice it themselves in their next collective.  In messages they may wait for this rank: it reports.
         """
-        if (verdict := self.state.verdict) is not None:
-            raise wording.build(verdict, self.group, self.world.rank, account["call"], self.closed)
         gone = sorted({r for each in gone for r in self._stranded.get(each, [each])})
         left = [self.world_ranks[r] for r in gone]
-        self._report(LEFT, HAS_LEFT, account, left=left)
-        error = self._told = self._seen(wording.lost(left, HAS_LEFT, self.group, self.world.rank, account["call"]))
+        renews = not any(rank in self.world.gone.left for rank in left)
+        if renews:
+            self._heard.wait(RENEWS_WAIT)
+        if (verdict := self.state.verdict) is not None:
+            raise wording.build(verdict, self.group, self.world.rank, account["call"], self.closed)
+        self._report(LEFT, RENEWS if renews else HAS_LEFT, account, left=left)
+        text = wording.renewing if renews else partial(wording.lost, how=HAS_LEFT)
+        error = self._seen(text(left, group=self.group, me=self.world.rank, call=account["call"]))
+        self._told = error
         self.abort(error)
         raise error
 
@@ -306,7 +315,8 @@ class Reporter:
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""
         waiting = self.long_waits.go_on(engine, seconds)
-        if self.world.gone.left and not self.halted:  # a verdict knows more: one may have left because another failed
+        # a verdict knows more: one may have left because another failed
+        if not self.halted and (self.world.gone.left or self.world.renewing()):
             self.long_waits.look_who_left(engine, waiting, self._stranded)
 
     def give_up(self, error: BaseException, tell: bool = True) -> None:

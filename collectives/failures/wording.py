@@ -268,6 +268,13 @@ def lost(
         f"noticed by rank {me}. This communicator cannot be used any more.{last}", group.own(gone))  # fmt: skip
 
 
+def renewing(which: list[int], group: Group, me: int, call: str) -> errors.PeerLostError:
+    """The exception where a call waits for world ranks that are in renew(): they live."""
+    return errors.PeerLostError(
+        f"{ranks(which)} {'has' if len(which) == 1 else 'have'} called renew() during {call}{group.on}: call it, too, "
+        f"as it waits for all members; noticed by rank {me}. This communicator cannot be used any more.")  # fmt: skip
+
+
 def ranks(which: list[int]) -> str:
     """ "rank 3", or "ranks 1, 2, 5"."""
     return f"rank {which[0]}" if len(which) == 1 else f"ranks {', '.join(map(str, which))}"

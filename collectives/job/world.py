@@ -118,7 +118,7 @@ class World:
             "processes": sorted({pid for world in worlds for pid in world.pids}),
             "tuning": tuning, "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu),
             "names": list(self.names), "encrypt": config.encrypt, "certified": config.encrypt and bool(config.tls_cert),
-            "job": secrets.token_hex(6), "seat": elastic.seat() if elastic else None,
+            "job": elastic.name() if elastic else secrets.token_hex(6), "seat": elastic.seat() if elastic else None,
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
         self.recorder = _recorder(config, rank, size, met[0]["job"])
@@ -127,7 +127,7 @@ class World:
         _agree_on_encryption([bool(each["certified"]) for each in met], "have certificates", "HOCKET_TLS_CERT")
         _agree_on_elastic([each["seat"] is not None for each in met])
         if elastic is not None:
-            elastic.met([each["seat"] for each in met])
+            elastic.met([each["seat"] for each in met], met[0]["job"])
         self.pids = [int(each["pid"]) for each in met if each["kernel"] == mine["kernel"]]
         self.gpus = [bool(each["gpu"]) for each in met]
         """Which ranks may have arrays on a GPU: if some may not, those of others are copied to host memory."""
@@ -213,6 +213,10 @@ class World:
     def gone(self) -> Gone:
         """Who was lost, and who has left the job."""
         return self.session.gone
+
+    def renewing(self) -> dict[int, dict[str, int]]:
+        """Who is in `renew`, so that others wait for it in vain, and how many calls it had finished."""
+        return {} if self.elastic is None else self.elastic.renewing(self.generation)
 
     # --- from the control plane (reactor's thread)
 

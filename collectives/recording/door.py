@@ -24,6 +24,11 @@ class Recorder:
         self._own = own
 
     @property
+    def job(self) -> str:
+        """The same on all ranks of a job, or of an elastic one's generation: `hocket trace merge --job` takes it."""
+        return self._own.job
+
+    @property
     def private(self) -> str:
         """Why no other process can read it; "" if others can."""
         return self._own.recorder.refused

@@ -58,7 +58,16 @@ class Key(NamedTuple):
     key: str
 
 
-KEY = by_name(Key)
+class Renews(NamedTuple):
+    """This process has called renew() in this generation, and calls nothing else there any more."""
+
+    generation: int
+    finished: dict[str, int]
+    """How many calls it has finished, by communicator: in a later one it is waited for in vain."""
+
+
+OWN = by_name(Key, Renews)
+"""What is not for the agreement."""
 
 
 class Mesh:
@@ -85,6 +94,8 @@ class Mesh:
         self._secret = secrets.token_bytes(16)
         self._keys: dict[str, str] = {}
         """What others prove when they come again."""
+        self._mine = Renews(-1, {})
+        self._renewing: dict[str, Renews] = {}
         self._vain: dict[str, int] = {}
         """Connections with a process that ended one after the other before it said anything."""
         self._door = Door(reactor, own, self._arrives)
@@ -143,7 +154,8 @@ class Mesh:
             outcome: Made | None = None
             while not number or (outcome := generation.outcome(number)) is None:
                 now = time.monotonic()
-                if now >= deadline or self.reactor.dead or self.now is not generation:
+                over = now >= deadline or self.reactor.dead or self.now is not generation
+                if over or self._waits_in_vain(generation, number):
                     return None
                 if generation.decree.here:
                     deadline = min(deadline, now + HURRY)
@@ -154,6 +166,29 @@ class Mesh:
                     due = now + AGAIN[1]
                 self._changed.wait(min(due, deadline) - now)
         return outcome
+
+    def renews(self, generation: int, finished: dict[str, int]) -> None:
+        """Tell the others, that nobody waits for this process in another call."""
+        self._mine = mine = Renews(generation, finished)
+
+        def tell() -> None:
+            for link in self._links.values():
+                link.send(pack(mine))
+
+        self.reactor.soon(tell)
+
+    def renewing(self, generation: Generation) -> dict[int, dict[str, int]]:
+        """Which others have called renew() in it, by rank, and what they had finished."""
+        told = self._renewing.copy()
+        if not told:  # nearly always
+            return {}
+        number, ranks = generation.number, generation.ranks
+        return {ranks[uid]: each.finished for uid, each in told.items() if each.generation == number and uid in ranks}
+
+    def _waits_in_vain(self, generation: Generation, number: int) -> bool:
+        """Has somebody called renew() that had not come to this round?"""
+        came = generation.rounds.get(number)
+        return any(came is None or rank not in came.here for rank in self.renewing(generation))
 
     def missing(self, of_round: bool = False) -> list[str]:
         """For whom this rank, or the one that leads the agreement, waits: uids."""
@@ -305,18 +340,28 @@ class Mesh:
         self._links[uid] = link
         link.on_message = lambda packed: self._hears(uid, packed)
         link.on_end = lambda how: self._lost(uid, link)
+        if self._mine.generation == self.now.number:
+            link.send(pack(self._mine))
         self._do(self.generations.linked(uid))
 
     def _hears(self, uid: str, packed: dict[str, Any]) -> None:
         assert self.generations is not None
         self._vain.pop(uid, None)
         try:
-            if "key" in packed:
-                self._keys.setdefault(uid, unpack(packed, KEY).key)
+            if OWN.keys() & packed:
+                self._is_told(uid, unpack(packed, OWN))
             else:
                 self._do(self.generations.hear(uid, packed))
         except Malformed as why:
             log.warning("hocket: a member sent a message that is not understood: %s", why)
+
+    def _is_told(self, uid: str, word: Key | Renews) -> None:
+        if isinstance(word, Key):
+            self._keys.setdefault(uid, word.key)
+            return
+        self._renewing[uid] = word
+        with self._changed:
+            self._changed.notify_all()
 
     def _lost(self, uid: str, link: Link) -> None:
         """Its connection has ended; if it is dead, a kernel will soon say so."""
@@ -460,6 +505,7 @@ class Mesh:
     def _forget(self, uid: str) -> None:
         """It is gone for good, and what is kept for it."""
         process = self._watched.pop(uid)
+        self._renewing.pop(uid, None)
         if process is not None:
             self.reactor.remove(process, close=True)
         self._missed(uid)

@@ -7,7 +7,6 @@ number of a call, a size or a time.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -62,10 +61,13 @@ Values = dict[tuple[str, ...], float]
 
 
 class Reader:
-    """The numbers of this rank on some communicators, which it does not keep alive."""
+    """The numbers of this rank on some communicators, which it does not keep alive.
+
+    After `renew` they are those of the new one, which begins with zeros, as after a restart.
+    """
 
     def __init__(self, comms: Iterable[hocket.Communicator]) -> None:
-        self._comms = [weakref.ref(comm) for comm in comms]
+        self._comms = [comm.following() for comm in comms]
         self._kinds: set[tuple[str, ...]] = set()
         self._waits: dict[str, _Waits] = defaultdict(_Waits)
         self._marks: dict[tuple[str, ...], float] = {}
@@ -103,7 +105,7 @@ class Reader:
         for peer in list(dict.fromkeys(peer for each in inside for peer in each.waits_for))[:MOST_PEERS]:
             families["hocket_waits_for"][(*where, str(peer))] = 1
         waits = self._waits[comm.name]
-        waits.take([ring for ring in recorded.rings if ring.comm == comm.name])
+        waits.take([ring for ring in recorded.rings if ring.comm == comm.name], comm.generation)
         for name, seconds in waits.named.items():
             families["hocket_peer_wait_seconds"][(*where, name)] = seconds
         for ring in recorded.rings:
@@ -120,13 +122,13 @@ class _Waits:
 
     def __init__(self) -> None:
         self.named: dict[str, float] = {OTHER: 0.0}
-        self._taken: dict[tuple[str, str, int], int] = {}
+        self._taken: dict[tuple[str, str, int, int], int] = {}
 
-    def take(self, rings: Iterable[Ring]) -> None:
+    def take(self, rings: Iterable[Ring], generation: int = 0) -> None:
         """The records that have come since the last look."""
         fresh: dict[int, float] = defaultdict(float)
         for ring in rings:
-            key, whole = (ring.kind, ring.transport, ring.priority), ring.lost + len(ring.records)
+            key, whole = (ring.kind, ring.transport, ring.priority, generation), ring.lost + len(ring.records)
             new = min(max(0, whole - self._taken.get(key, 0)), len(ring.records))
             self._taken[key] = whole
             for peer, seconds in _waited(ring.records[len(ring.records) - new :]):

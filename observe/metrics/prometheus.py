@@ -60,7 +60,8 @@ def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None
 
     `path`: a Unix socket, which only this user may open (0600); that of a process that was killed is replaced.
     `port`: on 127.0.0.1, for every user of this host; the ranks of a host take this port and those after it, by their
-    local rank; 0: any free one.  Raises ArgumentError if it cannot listen there.
+    local rank, and who comes later one that is free; 0: any free one.  After `renew` the numbers are those of the new
+    communicator.  Raises ArgumentError if it cannot listen there.
     """
     if (path is None) == (port is None) or not comms:
         raise ArgumentError("serve: give communicators, and either path= or port=")
@@ -71,7 +72,7 @@ def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None
             sock, where = _unix(path), path
         else:
             assert port is not None
-            sock = _port(port + comms[0].local_rank if port else 0)
+            sock = _on_port(port, comms[0])
             where = f"127.0.0.1:{sock.getsockname()[1]}"
     except (OSError, OverflowError) as why:
         raise ArgumentError(f"serve: nothing can listen at {path or port!r}: {why}") from None
@@ -83,6 +84,15 @@ def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None
         if path is not None:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+
+def _on_port(port: int, comm: hocket.Communicator) -> socket.socket:
+    """A newcomer's local rank may have been another's, who still listens: the place of who was lost is free."""
+    places = [comm.local_rank, *(range(comm.local_size) if comm.generation else ())]
+    for place in places[:-1]:
+        with contextlib.suppress(OSError):
+            return _port(port + place if port else 0)
+    return _port(port + places[-1] if port else 0)
 
 
 def _port(port: int) -> socket.socket:

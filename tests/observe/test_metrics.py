@@ -27,7 +27,7 @@ from hocket.observe.metrics.families import FAMILIES, Reader, _Waits
 from hocket.observe.metrics.prometheus import serve
 from hocket.observe.metrics.telemetry import observe
 from hocket.recording import RECORD, Kind, Ring
-from support.jobs import Job
+from support.jobs import Job, run
 
 pytestmark = pytest.mark.usefixtures("empty_recorder")
 
@@ -162,6 +162,29 @@ def test_a_request_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
                 except ConnectionError:
                     ended = True
         assert ended and 0.2 < time.monotonic() - began < 5
+
+
+def test_after_a_renewal_the_numbers_are_those_of_the_new_communicator() -> None:
+    run(2, PROGRAM_RENEWED)
+
+
+PROGRAM_RENEWED = """
+import urllib.request, numpy as np, hocket
+from hocket.observe.metrics import prometheus
+from hocket.observe.metrics.prometheus import serve
+prometheus.FRESH = 0.0
+comm = hocket.init(elastic=True)
+def counted(where):
+    text = urllib.request.urlopen(f"http://{where}/metrics", timeout=20).read().decode()
+    return [float(line.split()[-1]) for line in text.splitlines() if line.startswith("hocket_calls_total{")]
+with serve(comm, port=0) as where:
+    for calls in (7, 2, 4):
+        for i in range(calls): comm.allreduce(np.ones(3))
+        assert counted(where) == [calls], counted(where)
+        comm = comm.renew()
+    assert counted(where) == []
+comm.close()
+"""
 
 
 @pytest.mark.parametrize("given", [{}, {"path": "/tmp/x", "port": 1}, {"port": 70000}, {"path": "/no/such/folder"}])

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from hocket import recording
+from hocket.errors import ArgumentError
+from hocket.observe.collecting import collect
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.observe.timeline import Timeline
@@ -73,6 +75,31 @@ def test_one_of_several_jobs_in_a_folder(tmp_path: Path, capsys: pytest.CaptureF
         assert np.bincount(read(str(tmp_path / f"{job}.json")).of("calls")["seq"])[1:4].tolist() == [2, 2, 2]
     assert trace.main(["merge", str(tmp_path), "--job", "other"]) == 1
     assert "has no recordings of job other" in capsys.readouterr().err
+
+
+def test_generations_of_an_elastic_job_are_traces_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of processes that lived through several have all of them; `comm.trace` takes its own."""
+    parts, inside = tmp_path / "parts", tmp_path / "inside.json"
+    source = f"""
+        import hocket, numpy as np
+        comm = hocket.init(elastic=True)
+        for calls in (3, 4):
+            for i in range(calls): comm.allreduce(np.ones(5, np.float32))
+            comm = comm.renew()
+        with comm.trace({str(inside)!r}):
+            for i in range(5): comm.allreduce(np.ones(5, np.float32))
+        assert comm.recorder().job.endswith(".2")
+        comm.close()
+    """
+    run(2, source, HOCKET_TRACE=str(parts))
+    assert trace.main(["merge", str(parts), "-o", str(tmp_path / "whole.pftrace.gz")]) == 0
+    assert re.findall("generation ([0-9]):", capsys.readouterr().out) == ["0", "1", "2"]
+    for generation, calls in enumerate((3, 4)):
+        made = read(str(tmp_path / f"whole.{generation}.pftrace.gz"))
+        assert np.bincount(made.of("calls")["seq"])[1:].tolist() == [2] * calls
+    with pytest.raises(ArgumentError, match=r"several generations \((\w+)\.0, \1\.1, \1\.2\): say which"):
+        collect(str(parts))
+    assert np.bincount(read(str(inside)).of("calls")["seq"]).max() == 2
 
 
 def test_comm_trace(tmp_path: Path) -> None:

@@ -66,6 +66,15 @@ while not comm.waiting:
 
 def test_options_that_do_not_fit(run):
     both = ["--elastic", "--join", "tcp:a:1"]
-    for options, wanted in ((["--least", "2"], "are for --elastic"), (both, "one of them")):
+    for options, wanted in (
+        (["--least", "2"], "are for --elastic"), (both, "one of them"),
+        (["--elastic", "--least", "2"], "--least 2 ends a job of -n 1 at once"),
+        (["--elastic", "--most", "0"], "'0' is not a number of ranks"),
+        (["--elastic", "--restarts", "-1"], "'-1' is not a number of processes, 0 or more"),
+        (["--join", "127.0.0.1:5"], "accepted: unix:/path, tcp:host:port"),
+        (["--join", "tcp:a:1"], "--join: set HOCKET_SECRET"),
+        (["--join", "tcp:a:1,"], "the address is ''"),
+    ):  # fmt: skip
         code, _, err = run(1, "pass", *options)
         assert code == 2 and wanted in err
+    assert "--most 1 has no room for the -n 2 ranks" in run(2, "pass", "--elastic", "--most", "1")[2]

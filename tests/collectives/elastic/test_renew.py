@@ -115,6 +115,7 @@ if me == {stopped}:
         comm.renew("late", timeout=5)
     except hocket.PeerLostError as error:
         print(json.dumps([error.ranks, "a member has excluded it" in str(error)]))
+    time.sleep(1.0)     # the others see that it lives
     sys.exit()
 await_note("stopped")
 try:

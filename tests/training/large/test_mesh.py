@@ -7,6 +7,7 @@ import json
 import pathlib
 import pickle
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,10 @@ def an_axis_has_a_transport_and_a_codec(comm: Any) -> None:
     found = mesh["data"].allreduce(x.copy(), "avg")
     assert (found == np.float32(np.float16(1 / 3))).all()
     assert (mesh["data"].allreduce(x.copy(), "max") == x).all()
+    for op in (hocket.premul_sum(1 / comm.size), np.maximum, lambda a, b: a):  # which have no codec
+        for call in (mesh["data"].allreduce, mesh["data"].reduce_scatter):
+            assert (call(x.copy(), op) == x[0]).all() and (call(x.copy(), op=op) == x[0]).all()
+        assert (mesh["data"].reduce_scatterv(x.copy(), [600, 400], op) == x[0]).all()
     assert (mesh["data"].allreduce(x.astype(float), "avg") == x).all()
     assert (mesh["data"].allreduce(x.copy(), "avg", codec="bf16") != found).all()
     assert {row.transport for row in mesh["data"].stats() if row.collective == "allreduce"} == {"tcp"}
@@ -283,3 +288,94 @@ def test_what_holds_a_communicator_says_that_it_cannot_be_copied() -> None:
         assert copy.deepcopy(module.state_dict()).keys() == {"weight", "bias"}
 
     hocket.local_world(2).run(program)
+
+
+RECIPE = """
+from hocket.training import Mesh, SGD, Sharded
+AXES, VICTIMS = {axes}, {victims}        # at which moment of which generation a rank dies
+def at(moment, comm):
+    if VICTIMS.get(me) == f"{{comm.generation}} {{moment}}":
+        os.kill(os.getpid(), signal.SIGKILL)
+def along(self, *names, of=Mesh.along):
+    at("in a mesh that is made", self.job)
+    return of(self, *names)
+Mesh.along = along
+def steps(mesh, comm, count):
+    sharded = Sharded(SGD(0.1), mesh["data"], {{"w": np.ones(8, np.float32)}})
+    for step in range(count):
+        at("in a step" if step == 2 else "", comm)
+        mesh["pipe"].allreduce(np.ones(10))
+        at("between axes" if step == 2 else "", comm)
+        work = mesh["data"].allreduce(np.ones(10), async_op=True)
+        at("while a call is under way", comm)
+        work.wait()
+        if mesh.at["pipe"]:
+            time.sleep(0.002)
+        sharded.step({{"w": np.ones(8, np.float32)}})
+        at("after a step", comm)
+        mesh.comm.allreduce(1)
+    return mesh.comm.allreduce(1)
+mesh, made, many = None, comm, 10**6
+while True:
+    try:
+        if mesh is None:
+            mesh = Mesh(made, AXES)
+        elif made is not mesh.job:
+            at("before renewed", made)
+            mesh, many = mesh.renewed(made), 5
+            at("after renewed", made)
+        row = {{"at": mesh.at, "sum": steps(mesh, made, many) if mesh.at else at("in a step", made)}}
+        made.barrier()
+        break
+    except hocket.PeerLostError as error:
+        at("in an error", made)
+        made = made.renew(mesh is not None, admit=False)
+        at("after renew", made)
+        if not all(made.infos):     # somebody's was not made
+            row = {{"refused": "from a checkpoint"}}
+            break
+    except hocket.ArgumentError as error:   # no replica is whole: from a checkpoint
+        row = {{"refused": str(error)}}
+        break
+print(json.dumps({{"rank": made.rank, "size": made.size, **row}}), flush=True)
+made.close()
+"""
+ONE = ("0 in a step", "0 between axes", "0 while a call is under way", "0 after a step", "0 in a mesh that is made")
+TWO = ("0 in an error", "1 after renew", "1 before renewed", "1 after renewed", "1 in a step")
+"""Moments of a loss, and of a second one, after a loss between axes."""
+
+
+def recipe(axes: dict[str, int], victims: dict[int, str]) -> None:
+    size = axes["data"] * axes["pipe"]
+    with Job(size, BEGIN + RECIPE.format(axes=axes, victims=victims)) as job:
+        ends = job.wait(40)
+    living = [rank for rank in range(size) if ends[rank].code == 0]
+    assert [ends[rank].code for rank in victims] == [-signal.SIGKILL] * len(victims), ends
+    rows = said(ends, *(rank for rank in range(size) if rank not in victims))
+    assert {row["size"] for row in rows} == {len(living)} and [row["rank"] for row in rows] == [*range(len(living))]
+    whole = [at for at in range(axes["data"]) if not {at * axes["pipe"] + i for i in range(axes["pipe"])} & {*victims}]
+    if "0 in a mesh that is made" not in victims.values() and whole:
+        sums = [row["sum"] for row in rows if row["at"]]
+        assert sums == [len(whole) * axes["pipe"]] * len(sums) and len(sums) == sums[0]
+    else:
+        assert all("refused" in row for row in rows)
+
+
+def few(cases: Sequence[str], kept: str) -> list[Any]:
+    return [pytest.param(case, marks=[] if case == kept else pytest.mark.more) for case in cases]
+
+
+@pytest.mark.parametrize("moment", few(ONE, "0 between axes"))
+@pytest.mark.parametrize("axes", [{"data": 2, "pipe": 2}, pytest.param({"data": 3, "pipe": 2}, marks=pytest.mark.more)])
+def test_a_mesh_goes_on_after_a_loss_at_any_moment(axes: dict[str, int], moment: str) -> None:
+    """Also ranks that share no axis with the lost one hear of it: from those that are in renew."""
+    recipe(axes, {axes["data"] * 2 - 1: moment})
+
+
+@pytest.mark.parametrize("moment", few(TWO, "1 after renewed"))
+@pytest.mark.parametrize(
+    ("axes", "second"),
+    [({"data": 2, "pipe": 2}, 2), *(pytest.param({"data": n, "pipe": 2}, 1, marks=pytest.mark.more) for n in (2, 3))],
+)
+def test_a_mesh_goes_on_after_a_second_loss(axes: dict[str, int], second: int, moment: str) -> None:
+    recipe(axes, {axes["data"] * 2 - 1: "0 between axes", second: moment})

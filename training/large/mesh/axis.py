@@ -20,6 +20,8 @@ OTHERS = {
 """Calls that take transport=, but no codec=."""
 SAME = {"dup", "lane"}
 """Calls that return a communicator of the same ranks."""
+OP_AT = {"allreduce": 1, "reduce_scatter": 1, "reduce_scatterv": 2}
+"""Which of the arguments is the op, where there is one."""
 LINEAR = ("sum", "avg")
 
 
@@ -48,7 +50,7 @@ class Axis:
     def _call(self, name: str, call: Any, *args: Any, **how: Any) -> Any:
         if self.transport is not None and name != "share":
             how.setdefault("transport", self.transport)
-        if self.codec is not None and name in MOVING and _coded(args, how):
+        if self.codec is not None and name in MOVING and _coded(name, self.codec, args, how):
             how.setdefault("codec", self.codec)
         with self.noting():
             return call(*args, **how)
@@ -72,7 +74,8 @@ class Axis:
             yield
         except PeerLostError as error:
             if hasattr(error, "add_note"):  # since Python 3.11
-                error.add_note(self.mesh.meaning([self.comm.members[rank] for rank in error.ranks]))
+                comm = self.comm if error.ranks else self.mesh.job  # whose rank is lost may be on no axis of this one
+                error.add_note(self.mesh.meaning([comm.members[rank] for rank in error.ranks or comm.lost]))
             raise
 
     def sent(self) -> float:
@@ -91,8 +94,9 @@ class Axis:
         return f"<axis {self.name!r}: rank {self.comm.rank} of {self.comm.size}>"
 
 
-def _coded(args: tuple[Any, ...], how: dict[str, Any]) -> bool:
-    """May the call have a codec?"""
+def _coded(name: str, codec: Any, args: tuple[Any, ...], how: dict[str, Any]) -> bool:
+    """May the call have this codec?  Functions and premul_sum have none, and "auto" not what one rank alone knows."""
     x = args[0] if args else how.get("x")
-    op = next((each for each in (*args[1:], how.get("op")) if isinstance(each, str)), "sum")
-    return str(getattr(x, "dtype", "")).endswith("float32") and op in LINEAR  # also torch's
+    op = how.get("op", (*args, None, None, None)[OP_AT[name]] if name in OP_AT else None)
+    linear = op is None or isinstance(op, str) and op in LINEAR
+    return str(getattr(x, "dtype", "")).endswith("float32") and linear and (codec, name) != ("auto", "alltoallv")

@@ -185,9 +185,16 @@ class Mesh:
         return self._loss(lost, range(self.job.size)).words
 
     def loss(self, made: Any) -> Loss:
-        """What is lost, and who can go on.  `made`: what `renew` of this mesh's communicator has returned."""
-        now = {old: new for new, old in enumerate(made.previous_ranks) if old is not None}
+        """What is lost, and who can go on.
+
+        `made`: what `renew` of this mesh's communicator has returned, or of that one, if more was lost meanwhile.
+        """
+        now = self._now(made)
         return self._loss([rank for rank in self.places if rank not in now], now)
+
+    def _now(self, made: Any) -> dict[int, int]:
+        """The rank in `made` of each rank of `job` that is there."""
+        return {old: new for new, old in enumerate(made.ranks_in(self.job)) if old is not None}
 
     def _loss(self, lost: Sequence[int], now: Any) -> Loss:
         """`now`: today's number of each rank that lives, by its number in `job`."""
@@ -227,7 +234,7 @@ class Mesh:
         loss = self.loss(made)
         if not loss.whole:
             raise ArgumentError(loss.words)
-        now = {old: new for new, old in enumerate(made.previous_ranks) if old is not None}
+        now = self._now(made)
         first = next(iter(self.axes))
         stay = [now[rank] for rank in self.places if rank in now and self.place(rank)[first] in loss.whole]
         axes = {**self.axes, first: len(loss.whole)}
