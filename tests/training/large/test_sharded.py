@@ -232,6 +232,10 @@ def wrong(comm: Any) -> None:
     if comm.size > 1:
         alone = Sharded(Adam(), comm.split(comm.rank), start())
         refused(ArgumentError, "give the states of all ranks", lambda: alone.load_state_dict(state))
+        one = {"w": np.zeros(4 * comm.size, np.float32)}  # equal pieces: one rank's, in the place of each, look whole
+        twice = [Sharded(Adam(), comm, one).state_dict()] * comm.size
+        alone = Sharded(Adam(), comm.split(comm.rank), one)
+        refused(ArgumentError, "4 of .* give the states of all ranks", lambda: alone.load_state_dict(twice))
 
 
 PROGRAMS = (

@@ -47,21 +47,22 @@ def found(shards: Shards, given: Sequence[dict[str, Any]]) -> list[tuple[Array, 
 
 def _part(given: Sequence[dict[str, Any]], what: str, name: str, first: int, count: int) -> Array:
     """Elements of an array, out of the ranks' parts of it."""
-    key, filled = f"{what}/{name}", 0
+    key, there = f"{what}/{name}", np.zeros(count, bool)  # a part may be given twice
     for state in given:
         part = state["arrays"].get(key)
         if part is None:
             continue
-        if filled == 0:
+        if not there.any():
             elements = np.empty(count, part.dtype)
         at = state["numbers"]["first"][name]
         begin, end = max(first, at), min(first + count, at + part.size)
         if begin < end:
             elements[begin - first : end - first] = part[begin - at : end - at]
-            filled += end - begin
-    if filled != count:
+            there[begin - first : end - first] = True
+    if not there.all():
+        has = f"{np.count_nonzero(there)} of {count}"
         raise ArgumentError(
-            f"the state has {filled} of {count} elements of {key!r} that this rank needs: give the states of all ranks")
+            f"the state has {has} elements of {key!r} that this rank needs: give the states of all ranks")
     return elements
 
 
