@@ -1,5 +1,6 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make quick: most of them.  make test-more: further cases of the same
-# tests.  make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
+# tests.  make test-torch TORCH=torch==2.15.0 VENV=.venv-2.15: what imports torch, with another one, in an environment of its own.
+# make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
 # make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
 # make mutants: does the suite notice when the code is wrong?
 # make kills: a parameter server through 1,000 deaths.
@@ -35,7 +36,7 @@ PYTEST := PYTHONSAFEPATH=1 $(BIN)/pytest
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick lint test-more test-pythons test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
+.PHONY: run test quick lint test-more test-pythons test-torch test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
 	test-verbs test-gpu test-browser sanitize mutants fuzz kills chaos chaos-long compare wheel docs clean
 
 run: $(VENV)/run.stamp
@@ -72,6 +73,11 @@ test-more: $(VENV)/test.stamp | $(IMPI)
 PYTHONS ?= python3.10 python3.12 python3.13 python3.14
 test-pythons:
 	tests/support/pythons.sh $(PYTHONS)
+
+# Every test that imports torch.  With TORCH=torch==2.15.0 VENV=.venv-2.15: on that one, in an environment of its own.
+test-torch: $(VENV)/test.stamp
+	@$(BIN)/python -c "import torch; print('torch', torch.__version__)"
+	$(PYTEST) --torch --workers 2
 
 # torch's own suite at 2, 3 and 4 ranks, and twelve elastic restarts: 8 minutes.
 test-torch-suite: $(VENV)/test.stamp
@@ -187,7 +193,7 @@ docs: $(VENV)/test.stamp
 	@echo "the site is build/docs/README.html"
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find algorithms bench collectives compression conformance control examples frameworks kernels observe system tests tools training transports \
 		-name '*.so' -o -name __pycache__ | xargs rm -rf
 
@@ -204,9 +210,9 @@ $(VENV)/run.stamp: $(SOURCES) | $(VENV)/bin/python
 	$(EDITABLE) '.[run]'
 	@touch $@
 
-# torch first, so that nothing else decides its version; any torch will do where this one is not to be had.
+# torch first, so that nothing else decides its version; any torch will do where this one is not to be had, unless it was asked for.
 $(VENV)/test.stamp: $(SOURCES) | $(VENV)/bin/python
-	$(INSTALL) '$(TORCH)' || $(INSTALL) torch
+	$(INSTALL) '$(TORCH)' $(if $(filter command,$(origin TORCH)),,|| $(INSTALL) torch)
 	$(COMPILE)
 	$(EDITABLE) '.[test]'
 	@touch $@ $(VENV)/run.stamp

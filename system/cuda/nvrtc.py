@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hocket.errors import Error, TransportError
 
-NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
+NAMES: tuple[str, ...] = ("libnvrtc.so.13", "libnvrtc.so.12")
 
 
 def compile(text: str, options: Sequence[str], arch: int, name: str) -> tuple[bytes, str]:

@@ -69,7 +69,9 @@ def read(place: pathlib.Path) -> Run:
 def run_file(suite: str, file: pathlib.Path, backend: str, limit: int, words: list[str]) -> Run:
     with tempfile.TemporaryDirectory(prefix="hocket-suite-") as folder:
         place = pathlib.Path(folder)
-        path = os.pathsep.join([str(HERE / "inside"), str(file.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        # What lies beside a file of PyTorch is imported by its name; torchft's folder, a package, would hide modules.
+        beside = [str(file.parent)] if suite == "torch" else []
+        path = os.pathsep.join([str(HERE / "inside"), *beside, *filter(None, [os.environ.get("PYTHONPATH")])])
         env = {
             **os.environ, "PYTHONPATH": path, "SUITE_BACKEND": backend, "SUITE_PLACE": folder, "TMPDIR": folder,
             "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1",

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import hocket
 from hocket.kernels.codecs import HALVES
 from hocket.kernels.gpu import catalogue
 from hocket.system.cuda import driver as transport
+from hocket.system.cuda import nvrtc
 from support import faulty
 from support.faulty import say
 from support.gpu import beside_numpy as gpu_oracle
@@ -56,6 +58,11 @@ def left() -> dict[str, int]:
     return {name: count(name) for name in (*OWNED, "misuses") if count(name)}
 
 
+def take_compiler() -> None:
+    """By its path: by its name a process gets the real one where torch has loaded that."""
+    nvrtc.NAMES = (f"{os.environ['LD_LIBRARY_PATH'].partition(os.pathsep)[0]}/{stand_in_cuda.COMPILER}",)
+
+
 @contextlib.contextmanager
 def alone() -> Iterator[Any]:
     """The communicator of the job; when it is closed nothing may be left."""
@@ -90,6 +97,7 @@ from support.gpu import beside_numpy as gpu_oracle
 from support.gpu.ranks import alone, left
 from support.gpu.arrays import GpuArray, put
 from hocket.system.cuda import driver as cuda
+gpu_ranks.take_compiler()
 """
 """How a rank's program begins, after what faulty.job puts before it."""
 

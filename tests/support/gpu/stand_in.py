@@ -13,6 +13,7 @@ from support.compiled import compiled
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "tests" / "system" / "cuda" / "fake_cuda").glob("*.c"))
+COMPILER = "libnvrtc.so.13"
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-fPIC", "-shared"]
 
 
@@ -23,10 +24,9 @@ def build(folder: Path, *flags: str) -> Path:
 
 
 def compiler(folder: Path) -> Path:
-    """libnvrtc.so.13 in `folder`: the stand-in for the compiler."""
-    name = "libnvrtc.so.13"
+    """The stand-in for the compiler, in `folder`."""
     source = ROOT / "tests" / "system" / "cuda" / "fake_nvrtc.c"
-    return compiled(folder / name, [source], "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}")
+    return compiled(folder / COMPILER, [source], "-O1", "-fPIC", "-shared", f"-Wl,-soname,{COMPILER}")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.running.costs import Costs
-from support.running.record import Record, imports_torch
+from support.running.record import Record, imports_torch, uses_torch
 from support.running.workers import Workers
 from support.warm import parent
 
@@ -17,6 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hocket's own tests")
     group.addoption("--workers", type=int, default=0, help="run in so many processes, in an order by the record")
     group.addoption("--quick", action="store_true", help="only tests that start nothing and take less than a second")
+    group.addoption("--torch", action="store_true", help="only files in which torch is imported")
     group.addoption("--record", action="store_true", help="write what has changed into tests/record.json")
 
 
@@ -30,7 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    unwanted = config.getoption("quick") and collection_path.suffix == ".py" and imports_torch(collection_path)
+    if collection_path.suffix != ".py":
+        return None
+    unwanted = config.getoption("quick") and imports_torch(collection_path)
+    unwanted = unwanted or (config.getoption("torch") and not uses_torch(collection_path))
     return True if unwanted else None
 
 

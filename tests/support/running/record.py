@@ -178,3 +178,8 @@ def _source(function: Any) -> str:
 def imports_torch(path: Path) -> bool:
     """Does a test file import torch, or what imports it?"""
     return bool(re.search(r"^\s*(?:import|from)\s[^#\n]*\b(?:torch|horovod)", path.read_text(), re.M))
+
+
+def uses_torch(path: Path) -> bool:
+    """Does any of its tests, or a program in it?"""
+    return bool(re.search(r"\b(?:import|from|importorskip)\b[^#\n]*\b(?:torch|horovod)", path.read_text()))
