@@ -423,7 +423,8 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Renewing):
         Raises MismatchError, on all ranks, if their last calls differ.  To close the communicator of `hocket.init` is
         to end the job: then it also tells of calls on other communicators that only some ranks have made, and of recvs
         without a send.  It raises nothing if the communicator failed before, or if a rank is gone or does not come.
-        A communicator that has had GPU arrays waits for its GPU first, however long that is busy.
+        A communicator that was made from another waits for its asynchronous collectives first, as long as calls may
+        take; one that has had GPU arrays for its GPU, however long that is busy.
 
         `log_as`: for callers that may raise nothing.  What would be raised is logged, after this text, and the process
         ends with 1, unless it begins another job.

@@ -124,6 +124,8 @@ class Ending:
             call = resolve_call(ask, NOTHING, None, self.members.rank, self.members.size)
             for queue in list(self.members.queues.values()):
                 queue.settle(timeout)
+            if self.name != "world":
+                self._end_calls()
             plan = self.planner.plan(self.members.main, call, NO_OP, ask)
             last = None
             code = engine.execute(plan, 0, 0, -1, None, timeout)
@@ -143,6 +145,14 @@ class Ending:
         except Exception as error:  # leaving must not fail
             log.error("at close: %s", error)
         return None
+
+    def _end_calls(self) -> None:
+        """Wait for the collectives under way, which other ranks may need: as long as a call may take."""
+        queues = [queue for (kind, _), queue in self.members.queues.items() if kind != "messages"]
+        for queue in queues:
+            while (first := oldest(queue.engine)) is not None and first.wait(self.members.timeout):
+                if first.status != DONE:
+                    return
 
     def _left_open(self, timeout: float) -> Error | None:
         """All ranks have come to the end of the job: the error, if any rank has unfinished calls on a communicator."""

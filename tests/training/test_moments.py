@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2] / "training"
 COLLECTIVE = {
     "allreduce", "reduce_scatter", "allgather", "broadcast", "reduce", "gather", "scatter", "alltoall", "scan",
     "exscan", "barrier", "share", "dup", "subgroup", "create_group", "lane", "lanes", "prepare", "sendrecv", "send",
-    "recv", "come", "renew", "allreduce_all",
-    "average", "_apart", "check_equal", "allgather_object", "broadcast_object",
+    "recv", "come", "renew", "allreduce_all", "average", "_apart", "check_equal", "allgather_object",
+    "broadcast_object",
 }  # fmt: skip
 """Names of calls that wait for other ranks."""
 MOMENTS = {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
+import numpy as np
 import pytest
 
 import hocket
@@ -199,3 +201,19 @@ def test_wrong_arguments() -> None:
 
     (said,) = hocket.local_world(1).run(wrong)
     assert said[-1] == "lane('made') was made with priority 2, not 1" and "between -1000 and 1000" in said[2]
+
+
+def test_a_lane_is_closed_when_its_calls_under_way_have_ended() -> None:
+    """Others need them: here longer than close() waits for the others."""
+
+    def program(comm: hocket.Communicator) -> list[float]:
+        lane, arrays = comm.lane("x"), [np.full(100, comm.rank + 1.0) for _ in range(4)]
+        if comm.rank:
+            time.sleep(1.5)
+        works = [lane.allreduce(x, async_op=True) for x in arrays]
+        lane.close(timeout=0.5)
+        assert all(work.done() for work in works)
+        return [float(x[0]) for x in arrays]
+
+    with hocket.local_world(2) as world:
+        assert world.run(program) == [[3.0] * 4] * 2

@@ -334,3 +334,25 @@ os._exit(0)
     for row in said(ends, 0, 1):
         assert (row["size"], row["position"], row["whole"]) == (2, 6, True) and row["x"] == 3 * 3 + 2 * (3 + 4 + 5 + 6)
     assert "the others have gone on without this rank" in ends[2].out, ends[2]
+
+
+def test_a_newcomer_loads_beside_one_that_has_stopped_or_does_without() -> None:
+    """One has asked for the state and takes it not; another member answers nobody."""
+    source = BEGIN + """
+import socket
+from hocket import hosting
+from hocket.training.crew.loading import Server, load
+state.x = np.arange(4e6)
+server, mine = Server(comm, state), State()
+mine.x = np.zeros(4_000_000)
+stopped = hocket.connect(hosting.notice(comm.door)["state"], timeout=10)
+assert load(comm.door, mine, 5) and (mine.x == state.x).all()
+deaf = socket.create_server(("127.0.0.1", 0))
+comm.set_notice({"state": f"tcp:127.0.0.1:{deaf.getsockname()[1]}"})
+began = time.monotonic()
+assert not load(comm.door, mine, 1) and time.monotonic() - began < 10
+os._exit(0)
+"""
+    with Job(1, source, env={"HOCKET_SECRET": SECRET}) as job:
+        ends = job.wait(30)
+    assert ends[0].code == 0, ends[0]

@@ -241,6 +241,43 @@ def pipelines_and_experts_tell(comm: hocket.Communicator) -> None:
         Sharded(SGD(lr=1), mesh["data"], {"w": np.ones(2) + k}, clip=1.0, alike={"pipe": ["w"]})
 
 
+def stages_that_step_at_other_times_have_no_common_norm(comm: hocket.Communicator) -> None:
+    """Whichever is made first; a stage that clips by its own norm may."""
+
+    class Stage(SimpleNamespace):
+        def forward(self, x: Any) -> Any:
+            return x * self.parameters["w"], x
+
+        def backward(self, dy: Any, kept: Any) -> Any:
+            self.gradient = {"w": (dy * kept).sum(0)}
+            return dy * self.parameters["w"]
+
+    for alike, first in ((None, True), (None, False), ({"pipe": "all"}, True)):
+        mesh = Mesh(comm, {"data": 1, "pipe": comm.size})
+        stage = Stage(parameters={"w": np.ones(2, np.float32)})
+
+        def sharded(mesh: Any = mesh, stage: Any = stage, alike: Any = alike) -> Any:
+            return Sharded(SGD(0.1), mesh["data"], stage.parameters, clip=1.0, alike=alike or {"pipe": []})
+
+        def loss(y: Any, number: int) -> Any:
+            return float(y.sum()), np.ones_like(y)
+
+        made = [] if first else [sharded()]
+
+
+        def update(made: list[Any] = made, stage: Any = stage) -> None:
+            made[-1].step(stage.gradient)
+
+        like = np.zeros((1, 2), np.float32)
+        pipe = Pipeline(stage, mesh["pipe"], like, micro=2, schedule="pipedream", update=update)
+        if alike is not None:
+            made.append(sharded())
+            pipe.step(np.ones((2, 2), np.float32) if pipe.first else None, loss if pipe.last else None)
+            continue
+        with pytest.raises(ArgumentError, match='a "pipedream" Pipeline updates its stages'):
+            sharded() if first else made[0].step({"w": np.ones(2, np.float32)})
+
+
 def what_one_rank_gives_wrongly_all_hear(comm: hocket.Communicator) -> None:
     """Also ranks that share no data axis with it; then they go on."""
     mesh = Mesh(comm, {"data": 2, "tensor": 2})
@@ -271,7 +308,8 @@ def what_one_rank_gives_wrongly_all_hear(comm: hocket.Communicator) -> None:
 
 
 @pytest.mark.parametrize(
-    "program", [layers_tell, modules_tell, pipelines_and_experts_tell, what_one_rank_gives_wrongly_all_hear])
+    "program", [layers_tell, modules_tell, pipelines_and_experts_tell, what_one_rank_gives_wrongly_all_hear,
+                stages_that_step_at_other_times_have_no_common_norm])
 def test_four_ranks(program: Callable[[Any], None]) -> None:
     hocket.local_world(4).run(program)
 

@@ -65,6 +65,7 @@ class Pipeline:
         """What stages were promised: dtype and shape, by rank and by its stages."""
         if (mesh := getattr(comm, "mesh", None)) is not None:
             mesh.staged.update(mesh.axes_of(comm))
+            mesh.apart.update(mesh.axes_of(comm) if update else ())
         tell_all(self.stages, comm)
         self.first, self.last = comm.rank == 0, comm.rank == comm.size - 1
         self.order = [*ORDERS[schedule](comm.rank, comm.size, micro, len(self.stages))]

@@ -38,8 +38,18 @@ class Around:
             length = self.mesh.axes
             comms = {axis: self.mesh[axis] for axis in length if length[axis] > 1 and axis not in own}
         self.axes = {axis: each for axis, each in comms.items() if given.get(axis) != "all"}
+        self.check_times()
         self.alike = {axis: self._alike_on(axis) for axis in self.axes}
         """By axis, this rank's parameters that are alike on its ranks."""
+
+    def check_times(self) -> None:
+        """ArgumentError: stages would wait for each other's norm, which they ask for at other times."""
+        if apart := sorted(self.axes.keys() & getattr(self.mesh, "apart", set())):
+            axis = apart[0]
+            raise ArgumentError(
+                f'clip= needs the norm along axis {axis!r}, but a "pipedream" Pipeline updates its stages at other times: '
+                f'say alike={{{axis!r}: "all"}} to clip each stage by its own norm, or take another schedule'
+            )
 
     def _checked(self, alike: Any) -> dict[str, Any]:
         known = {} if self.mesh is None else self.mesh.axes

@@ -32,7 +32,7 @@ class Shards:
         self.optimizer, self.comm, self.clip, self.order, self.codec = optimizer, comm, clip, order, codec
         self.axes: list[Any] = []
         """Those along which the model of which `clip` takes the norm is cut, besides `comm`."""
-        around = None if clip is None else self._around(parameters, units, alike)
+        around = self._around_it = None if clip is None else self._around(parameters, units, alike)
         agree(comm, "Sharded", lambda: self._said(parameters, units))
         self.units = cut(self.flat, self._groups(units), comm.rank, comm.size)
         self.of = {name: unit for unit in self.units for name in unit.names}
@@ -155,6 +155,8 @@ class Shards:
 
     def _tell(self, wrong: str) -> None:
         """Raise ArgumentError on all ranks that step together, if something is wrong on one.  Collective."""
+        if self._around_it is not None:
+            self._around_it.check_times()  # a Pipeline may have been made since
         around, bad = [self.comm, *self.axes], int(bool(wrong))
         for comm in around:
             bad = comm.allreduce(bad, "max")
