@@ -70,6 +70,8 @@ class Elastic:
         """What was measured in the generation before, on its members."""
         self._name = ""
         """The job's in recordings, without a generation; "": it is not known yet."""
+        self._met = 0
+        """Of the generation at hand: 1: all have come to its meeting; 2: and all know that."""
         self._latest: weakref.ref[Communicator] | None = None
         self._make, self._store = make, store
         self._own = Own("", None, encrypt, (), most, store if hasattr(store, "first") else None)
@@ -96,7 +98,7 @@ class Elastic:
 
     def met(self, seats: list[Any], name: str) -> None:
         """All ranks of a generation have come; of the first one, this is how they know each other."""
-        mesh, self._name = self._open, name.partition(".")[0]
+        mesh, self._name, self._met = self._open, name.partition(".")[0], 1
         if mesh.generations is None:
             mesh.begin(Generation(0, [Seat(*each) for each in seats], mesh.uid), met=0)
 
@@ -150,8 +152,9 @@ class Elastic:
             self._store.set(DOORS, json.dumps([each for seat in now.seats for each in seat.addresses]))
         if self.generation:
             rows = world.session.exchange(self._lanes, wait)
+            self._met = 2
             comm.lanes(dict(common([lanes for lanes in rows if lanes is not None])))
-        self._lanes = {}
+        self._lanes, self._met = {}, 2
 
     # --- from one generation to the next
 
@@ -239,7 +242,7 @@ class Elastic:
 
         def call(now: Generation) -> Call:
             without = tuple(sorted(now.ranks[uid] for uid in wanted.without if uid in now.ranks))
-            return Call(wanted.info, without, wanted.least, wanted.admit, mesh.own.most)
+            return Call(wanted.info, without, wanted.least, wanted.admit, mesh.own.most, met=self._met)
 
         now = mesh.agree(call, deadline)
         if now is None:
@@ -264,6 +267,7 @@ class Elastic:
             return met.meet(), met.who.job
 
         mesh.met = self.generation = now.number
+        self._met = 0
         mesh.callbacks.clear()
         why = f"rank {now.rank} of {len(now.seats)}: generation {now.number}"
         try:

@@ -226,7 +226,8 @@ class Mesh:
         """A newcomer was let in."""
         self.own = self.own._replace(job=admitted.job, most=admitted.most)
         self._door.belongs_to(admitted.job)
-        now = Generation(admitted.generation, admitted.seats, self.uid, admitted.infos)
+        new = [rank for rank, before in enumerate(admitted.previous) if before is None]
+        now = Generation(admitted.generation, admitted.seats, self.uid, admitted.infos, new=new)
         self.begin(now, met=now.number - 1)
 
     def host(self, job: str, links: Links, take: Take) -> None:

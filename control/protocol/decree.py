@@ -10,6 +10,10 @@ one that comes again by `Back`.  Who restarts is a newcomer: what a rank has pro
 One component.  The others of a generation of n are proven dead (by a host's kernel or launcher), or silent.  Ranks may
 go on if nobody is silent, or if they are more than n/2, or n/2 with the one grant.  The proven dead count in n: else a
 part that had agreed before they died, and one that has not heard of it, could both be more than half of the rest.
+Newcomers that never come must not cost the others that.  Of a generation with newcomers a rank knows that all have
+come to its meeting (`met` 1), and later that all know it (2), or neither (0); where one has reached 2, none is at 0.
+Where somebody at 0 is here, only old members are counted, where somebody at 2 is, all, and else both in turn: two such
+parts always share a rank.
 Cost: 5 messages a rank.
 """
 
@@ -62,8 +66,10 @@ class Lead:
 class Decree:
     """`take(by, message)` gives what to send; `made` is what was decided."""
 
-    def __init__(self, rank: int, members: Iterable[int], generation: int) -> None:
+    def __init__(self, rank: int, members: Iterable[int], generation: int, new: Iterable[int] = ()) -> None:
         self.rank, self.members, self.generation = rank, tuple(members), generation
+        self.old = set(self.members) - {*new}
+        """Who was a member before."""
         self.made: Made | None = None
         self.call: Call | None = None
         self.dead: set[int] = set()
@@ -146,9 +152,19 @@ class Decree:
 
     def _may_go_on(self, ranks: Iterable[int]) -> bool:
         """Is nobody else left who could go on?"""
-        here, n = set(ranks), len(self.members)
-        silent = set(self.members) - here - self.dead
-        return not silent or 2 * len(here) > n or (2 * len(here) == n and self.granted == tuple(sorted(here)))
+        here = set(ranks)
+        return all(self._enough(here, of) for of in self._counted(here))
+
+    def _enough(self, here: set[int], of: set[int]) -> bool:
+        part, n = here & of, len(of)
+        silent = of - here - self.dead
+        return not silent or 2 * len(part) > n or (2 * len(part) == n and {*(self.granted or ())} & of == part)
+
+    def _counted(self, here: set[int]) -> list[set[int]]:
+        """Of which ranks more than half must be here."""
+        promises = self._lead.promises if self._lead is not None else {}
+        met = {promises[rank].met for rank in here if rank in promises}
+        return [self.old] if 0 in met else [set(self.members)] if 2 in met else [self.old, set(self.members)]
 
     def _go_on(self) -> Instructions:
         """As far as the promises, or then the acceptances, allow: propose, or decide."""
@@ -159,7 +175,9 @@ class Decree:
         whole: tuple[int, ...] = ()
         if set(awaited) <= set(lead.promises if lead.value is None else lead.accepted):
             whole = tuple(awaited if lead.value is None else sorted(lead.accepted))
-        if whole and not self._may_go_on(whole) and 2 * len(whole) == len(self.members) and self.granted is None:
+        here = set(whole)
+        half = all(2 * len(here & of) >= len(of) for of in self._counted(here))
+        if whole and not self._may_go_on(whole) and half and self.granted is None:
             yield Claim(self.generation, whole)
         elif lead.value is not None and self._may_go_on(lead.accepted):
             yield from self._decided(self.rank, Decided(lead.value))
@@ -229,7 +247,8 @@ class Decree:
 
     def _says(self, call: Call) -> Promise:
         accepted, value = self._accepted, self._value
-        return Promise(self._promised, call.info, call.without, call.least, accepted, value, call.admit, call.late)
+        said = call.info, call.without, call.least, accepted, value, call.admit, call.late, call.met
+        return Promise(self._promised, *said)
 
     def _accept(self, by: int, accept: Accept) -> Instructions:
         if self.made is not None:

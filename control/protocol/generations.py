@@ -100,9 +100,9 @@ class Generation:
 
     def __init__(
         self, number: int, seats: Iterable[Seat], me: str, infos: Iterable[Any] = (),
-        lost: Iterable[tuple[int, of.How]] = (),
+        lost: Iterable[tuple[int, of.How]] = (), new: Iterable[int] = (),
     ) -> None:  # fmt: skip
-        self.number, self.seats = number, tuple(seats)
+        self.number, self.seats, self.new = number, tuple(seats), tuple(new)
         self.infos = tuple(infos) or (None,) * len(self.seats)
         """What each said when it was made, by rank."""
         self.lost = dict(lost)
@@ -117,7 +117,7 @@ class Generation:
         """The latest round that this process knows to be over, and who came to it."""
 
     def _agreement(self) -> Decree:
-        return Decree(-1 if self.rank is None else self.rank, range(len(self.seats)), self.number)
+        return Decree(-1 if self.rank is None else self.rank, range(len(self.seats)), self.number, self.new)
 
     def of(self, number: int) -> Decree:
         """The agreement of a round; 0: on the next generation."""
@@ -157,7 +157,7 @@ class Generation:
         newcomers = [seat_of(name) for name in outcome.newcomers]
         seats = [*(self.seats[rank] for rank in outcome.members), *newcomers]
         infos = (*outcome.infos, *(seat.info for seat in newcomers))
-        return Generation(self.number + 1, seats, me, infos, outcome.lost)
+        return Generation(self.number + 1, seats, me, infos, outcome.lost, range(len(outcome.members), len(seats)))
 
 
 class Generations:

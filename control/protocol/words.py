@@ -34,6 +34,7 @@ class Promise(NamedTuple):
     value: Made | None
     admit: bool = True
     late: tuple[int, ...] = ()
+    met: int = 2
 
 
 class Accept(NamedTuple):
@@ -87,6 +88,8 @@ class Call(NamedTuple):
     """Members that there is room for; 0: no limit."""
     late: tuple[int, ...] = ()
     """Ranks that are not waited for; they are members if they have called in time."""
+    met: int = 2
+    """Of this generation: 1: all have come to its meeting; 2: and all know that."""
 
 
 class Late(NamedTuple):

@@ -26,7 +26,12 @@ class Simulation:
         self.code, self.dice = code, random.Random(seed)
         self.n = self.dice.randint(2, 5)
         self.ranks = list(range(self.n))
-        self.decrees = [code.Decree(rank, self.ranks, 7) for rank in self.ranks]
+        apart = random.Random(-1 - seed)
+        self.new = {rank for rank in self.ranks[1:] if apart.random() < 0.4 * (seed % 2)}
+        known = apart.randint(0, 1)
+        self.met = [known + apart.randint(0, 1) for _ in self.ranks]
+        """Of each: do all know that all have come to the meeting?"""
+        self.decrees = [code.Decree(rank, self.ranks, 7, self.new) for rank in self.ranks]
         self.alive, self.stopped, self.down = set(self.ranks), set[int](), set[frozenset[int]]()
         self.flight: list[tuple[int, int, int, Any]] = []
         self.notices = {(a, b): deque[Any]() for a in self.ranks for b in self.ranks}
@@ -50,7 +55,7 @@ class Simulation:
         self.settle()
         for rank in sorted(self.alive) if self.excluded else ():  # time is over, and they exclude nobody any more
             if self.decrees[rank].made is None and rank not in self.uncalled:
-                self.tell(rank, self.code.Call(f"says {rank}"))
+                self.tell(rank, self.code.Call(f"says {rank}", met=self.met[rank]))
         self.settle()
         self.judge()
 
@@ -118,7 +123,7 @@ class Simulation:
     def say(self, rank: int) -> None:
         without = tuple(r for r in self.excluded if r != rank and self.dice.random() < 0.7)
         if rank in self.running:
-            self.tell(rank, self.code.Call(f"says {rank}", without))
+            self.tell(rank, self.code.Call(f"says {rank}", without, met=self.met[rank]))
 
     def kill(self) -> None:
         rank = self.dice.choice(self.ranks)
@@ -186,7 +191,7 @@ class Simulation:
             raise Broken(f"Naming: {value}")
         if value.infos != tuple(f"says {rank}" for rank in value.members):
             raise Broken(f"Validity: {value}")
-        if self.silent(set(value.members)) and 2 * len(value.members) < self.n:
+        if self.too_few(set(value.members), False):
             raise Broken(f"Agreement, One component: {value}")
         for rank, how in value.lost:
             if how == "dead" and rank not in self.proven:
@@ -198,8 +203,15 @@ class Simulation:
             if how == "unreachable" and rank not in self.ever_cut:
                 raise Broken(f"Validity: {rank} was there all the time")
 
-    def silent(self, members: set[int]) -> set[int]:
-        return set(self.ranks) - members - self.proven
+    def too_few(self, part: set[int], granted_wanted: bool = True) -> bool:
+        """Might others go on, too?  Counted are old members, all, or both, by what is known of the meeting."""
+        met, old, every = {self.met[rank] for rank in part}, set(self.ranks) - self.new, set(self.ranks)
+
+        def few(of: set[int]) -> bool:
+            granted = not granted_wanted or self.first is None or {*self.first} & of == part & of
+            return bool(of - part - self.proven) and 2 * len(part & of) < len(of) + (not granted)
+
+        return any(map(few, [old] if 0 in met else [every] if 2 in met else [old, every]))
 
     def judge_ending(self, made: dict[int, Any]) -> None:
         """Who can go on by the law has gone on."""
@@ -210,10 +222,7 @@ class Simulation:
             across = {frozenset((a, b)) for a in part for b in others}
             whole = not within & self.down and across <= self.down
             called = all(self.decrees[each].call is not None for each in part)
-            silent = self.silent(part)
-            granted = self.first in (None, tuple(sorted(part)))
-            many = not silent or 2 * len(part) > self.n or (2 * len(part) == self.n and granted)
-            if whole and called and many and rank not in made:
+            if whole and called and not self.too_few(part) and rank not in made:
                 raise Broken(f"Ending: {rank} of {part} waits")
 
 

@@ -120,6 +120,22 @@ while True:
     assert [(row["size"], row["lost"]) for row in rows] == [(2, [])] * 2
 
 
+def test_newcomers_that_never_come_cost_the_members_one_wait() -> None:
+    """Also more of them than members, which are silent, and not proven dead: the members are enough."""
+    source = """
+until_waiting(5)
+began = time.monotonic()
+told(comm.renew(timeout=8), took=time.monotonic() - began)
+"""
+    rows = beside(source, """
+from hocket.control.protocol.generations import Seat
+seats = [Seat(f"{i}", [["tcp", "127.0.0.1", 1]], "no host", 1, 1) for i in range(20)]
+links = [say(own, doors[0], LOBBY, Enter(seat)) for seat in seats]
+time.sleep(20)
+""")
+    assert [row["size"] for row in rows] == [2, 2] and all(row["took"] < 6 for row in rows)
+
+
 def test_what_a_newcomer_says_is_bounded_and_so_are_newcomers() -> None:
     source = """
 until_waiting(1)

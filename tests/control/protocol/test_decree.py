@@ -168,14 +168,17 @@ def run(code: Any, seed: int) -> None:
 
 
 LINES: dict[str, tuple[str, str, str | tuple[str, ...], int]] = {
-    "the component": ("return not silent or 2 * len(here) > n or", "return True or", "Agreement", 6),
+    "the component": ("return not silent or 2 * len(part) > n or", "return True or", "Agreement", 6),
     "more than half of those not proven dead": (
-        "2 * len(here) > n or", "len(here) > len(silent) or", "Agreement", 16009),
+        "2 * len(part) > n or", "len(part) > len(silent) or", "Agreement", 16009),
+    "newcomers that have not come are not counted": (
+        "[self.old] if 0 in met", "[{*self.members}] if 0 in met", "Ending", 0),
+    "they are once all know that they came": ("else [self.old, set(self.members)]", "else [self.old]", "Agreement", 0),
     "those that go on are more than half": (
         "if not self._may_go_on(members):", "if False:", "Agreement", 8),
     "who promises late may accept": (
         "yield self._send(by, Accept(lead.ballot, lead.value))", "yield from ()", "Ending", 3287),
-    "the grant": ("self.granted == tuple(sorted(here))", "True", "Agreement", 6),
+    "the grant": ("{*(self.granted or ())} & of == part", "True", "Agreement", 6),
     "what was accepted counts": (
         "lead.value = self._chosen(lead) or self._new", "lead.value = self._new", "Agreement", 176),
     "the highest ballot's": ("max(lead.promises.values()", "min(lead.promises.values()", "Agreement", 665),
