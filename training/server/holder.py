@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,15 +24,34 @@ from hocket.training.server.shards.snapshots import Folder
 from hocket.training.server.tables import Layout, Rows, Table
 from hocket.training.server.views import Says, View
 from hocket.training.server.wire import frames
-from hocket.training.server.wire.frames import BYE, FORWARD, PUSH, Frame, codec, framed, message
+from hocket.training.server.wire.frames import (
+    BYE,
+    FILLED,
+    FORWARD,
+    ITEM,
+    NAMED,
+    PULL,
+    PUSH,
+    Frame,
+    codec,
+    framed,
+    key_count,
+    message,
+)  # fmt: skip
 from hocket.training.server.wire.link import Link
-from hocket.training.server.wire.messages import Cut, Gone, Hello, Role
+from hocket.training.server.wire.messages import Cut, Gone, Hello, Named, Role, drawn, number_of
 
 log = logging.getLogger("hocket")
 REACH = 5.0
 """Seconds in which another server has to accept."""
 AGAIN = 0.1
 """Seconds between two attempts to reach it."""
+SOON = 30.0
+"""Seconds that a link waits for the view of which its other end speaks."""
+BOOKS = 64 << 20
+"""Bytes of workers' numbers and clocks that a copy is told, at most."""
+LAST, LOOK = 1.0, 0.001
+"""Seconds that links have, at the end, for what was posted; and between two looks at them."""
 
 
 class Holder:
@@ -42,7 +61,8 @@ class Holder:
         self, comm: Any, tables: Mapping[str, Table], on: Sequence[int] | None, clock: str, copies: int,
         snapshot: str | None, works: bool, **how: Any,
     ) -> None:  # fmt: skip
-        self.uid, self.works = secrets.randbits(48), works
+        self.named, self.works = drawn(), works
+        self.uid = self.named.uid
         self.who = f"rank {comm.rank}: serve"
         self.tables, self._clock, self.copies = tables, clock, copies
         self._shards = 0 if on is None else len(on)
@@ -82,9 +102,13 @@ class Holder:
         """`over` is set.  Leave the others, and the links."""
         self._incoming.close()
         self.member.close()
-        for link in [*self._links.values(), *self.workers.values()]:
+        links = [*self._links.values(), *self.workers.values()]
+        for link in links:
             with contextlib.suppress(Error):
-                link.send(Frame([BYE] * frames.WORDS))
+                link.post(Frame([BYE] * frames.WORDS))
+        until = time.monotonic() + LAST
+        while any(link.ahead for link in links) and time.monotonic() < until:
+            time.sleep(LOOK)
         with self._viewed:
             self._viewed.notify_all()
 
@@ -124,7 +148,9 @@ class Holder:
             self.replicas[number] = replica
         link = self._to(view, copy) if head == self.uid and copy is not None else None
         role = Role(view.generation, head == self.uid, copy is not None, view.workers)
-        self._send(replica, replica.take_role(role, link), None)
+        self._send(replica, replica.take_role(role, link, view.heads[number]))
+        with self._viewed:
+            self._viewed.notify_all()
         if link is None and head == self.uid and copy is not None:
             self._link_again(replica, view)
 
@@ -153,6 +179,8 @@ class Holder:
                 level = logging.WARNING if again else logging.INFO
                 log.log(level, "%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
                 return None
+            link.uid = uid
+            link.post(framed(0, self.named))
             self._links[uid] = link
             self._incoming.add(link)
         return link
@@ -160,29 +188,63 @@ class Holder:
     # --- links (incoming.py)
 
     def knows(self, words: Sequence[int]) -> bool:
-        """Is the frame's shard here?  Else it may come with the next view."""
-        return words[0] >> 8 & 0xFFFFFF in self.replicas
+        """Is the frame's shard here, in its generation?  Else it may come with the next view."""
+        replica = self.replicas.get(words[0] >> 8 & 0xFFFFFF)
+        return replica is not None and words[1] <= replica.shard.generation
 
-    def keeps(self, words: Sequence[int]) -> bool:
+    def keeps(self, link: Link, words: Sequence[int]) -> bool:
         """A push is over once it is applied, if its table does not keep it, it goes to no copy, and is of this view."""
+        self._fits(link, words)
         replica, number = self.replicas.get(words[0] >> 8 & 0xFFFFFF), words[0] >> 32
         if words[0] & 0xFF != PUSH or replica is None or not replica.now(words[1]) or replica.shard.state != "alone":
             return True
         return number < len(self.layout.tables) and self.layout.overwrites(number)
 
+    def _fits(self, link: Link, words: Sequence[int]) -> None:
+        """Before memory is taken for it.  Raises ValueError and LookupError: nobody says so much."""
+        kind, table, nbytes, keys = words[0] & 0xFF, words[0] >> 32, words[6], key_count(words)
+        if not nbytes and not keys:
+            return
+        most: float = 0
+        if link.uid is None:
+            pass
+        elif kind in (PUSH, FORWARD, PULL):
+            most = self.layout.longest(table, words[5] & 0xFFFFFFFF, keys, codec(words[5] >> 32))
+            most = 0 if kind == PULL else most
+        elif kind == ITEM:
+            most = self.layout.longest_item(table)
+        elif kind == FILLED:
+            most = BOOKS
+        if not 0 <= nbytes <= most:
+            raise ValueError(f"a frame of kind {kind} from process {link.uid} has {nbytes} bytes; {most} are possible")
+
     def carry_out(self, link: Link, frame: Frame) -> None:
-        """What it says.  Waits for the view that it is of, if its shard is not here."""
+        """What it says.  Waits for the view that it is of, if that is not here.  Raises ValueError: it is a lie."""
         words, keys, payload = frame
-        if payload is not None and words[0] & 0xFF in (PUSH, FORWARD):
+        kind, number = words[0] & 0xFF, words[0] >> 8 & 0xFFFFFF
+        if kind == NAMED:
+            self._name(link, message(words, None, None))
+            return
+        if payload is not None and kind in (PUSH, FORWARD):
             payload = self._values(words, payload)
+        replica = self.replicas.get(number)
+        if replica is None or words[1] > replica.shard.generation:
+            replica = self._soon(number, words[1])
+        if replica is None:
+            return
         said = message(words, keys, payload)
-        if type(said) is Hello:
+        if type(said) is Hello and said.worker == link.uid:
             self.workers[said.worker] = link
             self._left.discard(said.worker)
-        number = words[0] >> 8 & 0xFFFFFF
-        replica = self.replicas.get(number) or self._soon(number, words[1])
-        if replica is not None:
-            self._tell(replica, said, link)
+        out = replica.take(said, link)
+        if out:
+            self._send(replica, out)
+
+    @staticmethod
+    def _name(link: Link, named: Named) -> None:
+        if link.made or link.uid not in (None, named.uid) or number_of(named.token) != named.uid:
+            raise ValueError(f"a link says that it is of process {named.uid}, and does not prove it")
+        link.uid = named.uid
 
     def ended(self, link: Link, error: Exception | None) -> None:
         """The link's end: its workers are gone, and copies are reached again."""
@@ -196,18 +258,24 @@ class Holder:
             self._left.add(who)
         for replica in list(self.replicas.values()):
             if replica.copy is link:
-                self._tell(replica, Cut(replica.shard.generation), None)
+                self._tell(replica, Cut(replica.shard.generation))
                 if self.view is not None and self.view.generation == replica.shard.generation:
                     self._link_again(replica, self.view)
             for who in left:
-                self._tell(replica, Gone(who), None)
+                self._tell(replica, Gone(who))
         with self._viewed:
             self._viewed.notify_all()
 
     def _soon(self, number: int, generation: int) -> Replica | None:
         """A shard that this server will have in a generation that is not installed yet.  None: it has not."""
+
+        def here() -> bool:
+            replica = self.replicas.get(number)
+            return self._generation >= generation or replica is not None and replica.shard.generation >= generation
+
         with self._viewed:
-            self._viewed.wait_for(lambda: self.over.is_set() or self._generation >= generation)
+            if not self._viewed.wait_for(lambda: self.over.is_set() or here(), SOON):
+                raise ValueError(f"a link speaks of generation {generation}, which has not come in {SOON:g} s")
         return self.replicas.get(number)
 
     def _values(self, words: Sequence[int], payload: Array) -> Array:
@@ -221,20 +289,17 @@ class Holder:
         part = self.layout.parts[number][words[5] & 0xFFFFFFFF]
         return with_codec.decode(payload, part.end - part.first)
 
-    def _tell(self, replica: Replica, said: Any, link: Link | None) -> None:
-        out = replica.take(said, link)
+    def _tell(self, replica: Replica, said: Any) -> None:
+        """What this process has to say itself."""
+        out = replica.take(said, None)
         if out:
-            self._send(replica, out, link)
+            self._send(replica, out)
 
-    def _send(self, replica: Replica, out: Sequence[tuple[int, Any]], mine: Link | None) -> None:
-        """To workers and the head.  `mine`: the link for which this is done, and which may be waited for."""
+    def _send(self, replica: Replica, out: Sequence[tuple[int, Any]]) -> None:
+        """To workers and the head.  Never waits."""
         for to, said in out:
             link = replica.head if to == HEAD else self.workers.get(to)
             if link is None:  # it is for the copy, or for a worker that is gone
                 continue
             with contextlib.suppress(Error):  # who listens to it hears that it has ended
-                frame = framed(replica.number, said)
-                if link is mine:
-                    self._incoming.send(link, frame)
-                else:
-                    link.post(frame)
+                link.post(framed(replica.number, said))

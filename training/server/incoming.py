@@ -2,14 +2,14 @@
 
 A thread that wakes costs more than a short frame does.  So one thread, the reader, waits for all links at once, and
 carries out what is there whole.  It never waits for one link: what takes longer (a long frame, one that is not whole
-yet, an answer behind too many others, a shard of a view that has not come) is the link's own thread's, and the reader
-leaves the link to it until it is quiet.  So a worker that is slow, or dies, stops its own thread alone.  Answers are
-posted, and pushes heard meanwhile: what was read of a table is not changed while it is on its way (shards/store.py).
+yet, a shard of a view that has not come, answers that the other end does not read) is the link's own thread's, and the
+reader leaves the link to it until it is quiet.  So a worker that is slow, or dies, stops its own thread alone.  All
+that a server says is posted, and pushes heard meanwhile: what was read of a table is not changed while it is on its way
+(shards/store.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ STAY = 0.002
 LOOK = 1.0
 """Seconds between two looks whether the server is over."""
 AHEAD = 64 << 20
-"""Bytes of answers that wait on a link; whoever asks for more and does not read is not heard until it does."""
+"""Bytes that wait on a link; whoever asks for more and does not read is not heard until it does."""
 Job = Callable[[], None]
 
 
@@ -36,8 +36,8 @@ class Hears(Protocol):
     def knows(self, words: Any) -> bool:
         """Can this frame be carried out without waiting for a view?"""
 
-    def keeps(self, words: Any) -> bool:
-        """Does its payload have to outlive `carry_out`?"""
+    def keeps(self, link: Link, words: Any) -> bool:
+        """Does its payload have to outlive `carry_out`?  Raises ValueError: nothing so long can follow."""
 
     def carry_out(self, link: Link, frame: Frame) -> None: ...
     def ended(self, link: Link, error: Exception | None) -> None:
@@ -64,10 +64,10 @@ class Line:
             self._next.close()
         self._incoming.ended(self, error)
 
-    def send(self, frame: Frame) -> None:
-        """A job."""
-        with contextlib.suppress(Error):  # the reader hears that it has ended
-            self.link.send(frame)
+    def drain(self) -> None:
+        """A job: hear nothing more until the other end has read."""
+        self.link.drain(AHEAD)
+        self._incoming.listen(self)
 
     def alone(self, frame: Frame | None, rest: bool) -> None:
         """A job: carry out this frame, whose `rest` is to come, and those behind it, until a short one comes, or none
@@ -82,6 +82,7 @@ class Line:
             self._next.register(link.comm)
         while frame.words[0] & 0xFF != BYE:
             server.carry_out(link, frame)
+            link.drain(AHEAD)
             message = self._next.select(STAY)
             if message is None or message[1] == SHORT:
                 self._incoming.listen(self)
@@ -97,24 +98,13 @@ class Incoming:
         self._pairs, self.server = pairs, server
         self._selector, self._lines = hocket.Selector(), dict[Any, Line]()
         self._over = False
-        self._reader = threading.Thread(target=self._read, name="hocket-serve", daemon=True)
-        self._reader.start()
+        threading.Thread(target=self._read, name="hocket-serve", daemon=True).start()
         threading.Thread(target=self._accept, name="hocket-accept", daemon=True).start()
 
     def add(self, link: Link) -> None:
         """Listen to this link, too."""
         line = self._lines[link.comm] = Line(link, self)
         line.jobs.put(lambda: self.listen(line))
-
-    def send(self, link: Link, frame: Frame) -> None:
-        """Send it.  The link is heard meanwhile, so that pushes come while answers go, up to AHEAD; the reader never
-        waits for one."""
-        if link.reply(frame, AHEAD):
-            return
-        if threading.get_ident() != self._reader.ident:
-            link.send(frame)
-        else:
-            self._lines[link.comm].jobs.put(lambda: self._lines[link.comm].send(frame))
 
     def close(self) -> None:
         """Accept nobody.  Links that are there end with their other ends."""
@@ -150,7 +140,12 @@ class Incoming:
     def _take(self, line: Line, tag: int | None, nbytes: int, whole: bool) -> None:
         """Carry out what is there whole; else the link is its thread's."""
         link, server, frame, rest = line.link, self.server, None, False
+        job: Job
         try:
+            if link.ahead > AHEAD:
+                self._selector.unregister(link.comm)
+                line.jobs.put(line.drain)
+                return
             if whole and tag == SHORT:
                 frame = link.short(nbytes, server.keeps)
             elif whole and tag == HEADER:

@@ -15,10 +15,24 @@ from hocket.training.server.tables import Layout
 from hocket.training.server.views import HEAD, PART, WHOLE
 from hocket.training.server.wire.frames import framed
 from hocket.training.server.wire.link import Link
-from hocket.training.server.wire.messages import Begin, Filled, Forward, Item, Kept, Linked, Role
+from hocket.training.server.wire.messages import (
+    Applied,
+    At,
+    Begin,
+    Filled,
+    Forward,
+    Got,
+    Hello,
+    Item,
+    Kept,
+    Linked,
+    Pull,
+    Push,
+    Role,
+)  # fmt: skip
 
-OF_THE_HEAD = (Item, Filled, Forward)
-"""What a copy hears from its head alone."""
+OF_A_WORKER, OF_THE_HEAD, OF_THE_COPY = (Hello, Push, Pull), (Begin, Item, Filled, Forward), (At, Got, Applied)
+"""What is heard from a worker of the view, from the shard's head, and from its copy, alone."""
 Out = list[tuple[int, Any]]
 
 
@@ -32,6 +46,9 @@ class Replica:
         self.copy: Link | None = None
         """To the copy, if this is the head."""
         self.head: Link | None = None
+        self._workers: frozenset[int] = frozenset()
+        self._head_uid = -1
+        """Of the view."""
 
     @property
     def has(self) -> str:
@@ -42,18 +59,38 @@ class Replica:
         return self.shard.generation == generation
 
     def take(self, said: Any, link: Link | None) -> Out:
-        """What is to be sent, and was sent if it is for the copy.  `link`: on which it came."""
+        """What is to be sent, and was sent if it is for the copy.  `link`: on which it came, from another process.
+
+        Raises ValueError: who is at its other end has not to say that.
+        """
         with self.lock:
-            if type(said) is Begin:
-                self.head = link
-            elif type(said) in OF_THE_HEAD and link is not self.head:
-                return []  # what was on its way on a link that has ended comes again
+            if link is not None and self.now(said.generation) and not self._hears(said, link):
+                return []
             return self._posted(self.shard.take(said))
 
-    def take_role(self, role: Role, copy: Link | None) -> Out:
+    def _hears(self, said: Any, link: Link) -> bool:
+        """False: what was on its way on a link that has ended comes again."""
+        kind = type(said)
+        if kind in OF_A_WORKER:
+            right = said.worker == link.uid and link.uid in self._workers
+        elif kind in OF_THE_HEAD:
+            right = link.uid == self._head_uid and not link.made
+            if right and kind is Begin:
+                self.head = link
+            elif right and link is not self.head:
+                return False
+        else:
+            right = kind in OF_THE_COPY and link.made
+            if right and link is not self.copy:
+                return False
+        if not right:
+            raise ValueError(f"{kind.__name__} of shard {self.number} is not for process {link.uid} to say")
+        return True
+
+    def take_role(self, role: Role, copy: Link | None, head_uid: int) -> Out:
         """Likewise: a new view, with a link to the copy that it names."""
         with self.lock:
-            self.copy = copy
+            self.copy, self._workers, self._head_uid = copy, role.workers, head_uid
             return self._posted(self.shard.take(role))
 
     def reached(self, copy: Link, generation: int) -> None:

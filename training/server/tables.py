@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.arguments import choices, kind, whole
+from hocket.codecs import Codec
 from hocket.errors import ArgumentError
 from hocket.training.server.optimizers import Array, Optimizer, optimizer
 
@@ -24,6 +25,8 @@ SLICE = 1 << 20
 DTYPES = ("float32", "float64")
 LAST = 2**63 - 1
 """The largest key."""
+LONGEST = 1 << 30
+"""Bytes of rows and their keys in one push or pull to one server, at most."""
 
 
 @dataclasses.dataclass
@@ -105,6 +108,10 @@ class Rows:
         random = (mixed(cells + start) >> np.uint64(11)) * 2.0**-53
         return np.asarray((2 * random - 1) * float(self.scale or 0), self.dtype)
 
+    def nbytes(self, count: int) -> int:
+        """Of so many rows and their keys."""
+        return count * (8 + self.width * np.dtype(self.dtype).itemsize)
+
     def said(self) -> str:
         return f"Rows({self.width}, {self.dtype}, {self.optimizer!r}, {self.rows}, {self.seed}, {self.scale})"
 
@@ -136,6 +143,10 @@ def as_keys(rows: Any) -> Array:
     if keys.dtype.kind == "u" and keys.size and int(keys.max()) > LAST:
         raise ArgumentError(f"key {int(keys.max())} is unknown: keys are 0 to {LAST}")
     return keys.astype(np.int64, copy=False)
+
+
+HEADING = 64 << 10
+"""Bytes of names and shapes beside arrays, at most."""
 
 
 class Part(NamedTuple):
@@ -181,6 +192,27 @@ class Layout:
             for part in self.parts[number]:
                 if part.shard == shard:
                     yield number, part
+
+    def longest(self, table: int, part: int, keys: int, codec: Codec | None) -> int:
+        """Bytes that may follow the header of a push, at most.  Raises LookupError: there is no such part."""
+        definition = self.tables[table]
+        if isinstance(definition, Rows):
+            if definition.nbytes(keys) > LONGEST:
+                raise ValueError(f"{keys} rows are more than {LONGEST} bytes")
+            count = keys * definition.width
+        else:
+            slice_ = self.parts[table][part]
+            count = 0 if keys else slice_.end - slice_.first
+        return codec.nbytes(count) if codec is not None else count * np.dtype(definition.dtype).itemsize
+
+    def longest_item(self, table: int) -> float:
+        """Bytes of a part with what its optimizer keeps, as it comes to a copy; of rows without a number no limit."""
+        definition = self.tables[table]
+        arrays = 2 + len(definition.optimizer.slots)  # type: ignore[union-attr]
+        if isinstance(definition, Range):
+            slice_ = max((part.end - part.first for part in self.parts[table]), default=0)
+            return HEADING + arrays * slice_ * np.dtype(definition.dtype).itemsize
+        return math.inf if definition.rows is None else HEADING + arrays * definition.nbytes(definition.rows)
 
     def overwrites(self, table: int) -> bool:
         """Do its slices keep the arrays that are pushed?"""

@@ -43,6 +43,12 @@ def test_each_message_arrives(said: Any) -> None:
     assert plain(over(said)) == plain(said)
 
 
+def test_who_is_at_the_other_end_arrives() -> None:
+    for named in (say.drawn(), say.Named(1 << 61, (1 << 126) - 5), say.Named(0, 1)):
+        assert message(*framed(0, named)) == named
+    assert say.number_of(named.token) != named.uid
+
+
 def test_answers_and_items_arrive() -> None:
     assert over(say.Answer(3, 6, VALUES)).value.view(np.float32).tolist() == VALUES.tolist()
     item = over(say.Item(3, (2, 7), {"values": VALUES, "slot": KEYS}))

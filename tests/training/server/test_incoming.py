@@ -9,11 +9,11 @@ import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import Client, Range, Rows, serve
 from hocket.training.server.optimizers import Array
-from hocket.training.server.wire.frames import HEADER, PUSH, SHORT, WORDS
+from hocket.training.server.wire.frames import HEADER, PUSH, SHORT, WORDS, framed
 from support.worlds import same, spread
 
 LONG = 100_000
-TABLES = {"short": Range(7), "long": Range(LONG), "rows": Rows(2)}
+TABLES = {"long": Range(LONG), "rows": Rows(2), "short": Range(7)}
 
 
 def goes_on(comm: Communicator) -> None:
@@ -26,8 +26,9 @@ def goes_on(comm: Communicator) -> None:
         view = client._heads.view
         assert view is not None
         if comm.rank == 1:
-            stops, lies = (hocket.connect(view.addresses[view.heads[0]], timeout=20) for _ in range(2))
-            stops.send(np.array([PUSH, 0, 1, 1, 0, 0, 1 << 20, 0]), 0, HEADER)
+            stops, lies = (hocket.connect(view.addresses[view.heads[0]], timeout=20, like=comm) for _ in range(2))
+            stops.send(np.array(framed(0, client._heads._worker).words), 0, HEADER)
+            stops.send(np.array([PUSH, 0, client.uid, 1, 0, 0, 4 * LONG, 0]), 0, HEADER)
             lies.send(np.full(8 * WORDS + 5, 255, np.uint8), 0, SHORT)
         for turn in range(1, 4):
             client.push("short", np.ones(7))

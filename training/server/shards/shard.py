@@ -127,6 +127,7 @@ class Shard:
     # --- the head, and workers
 
     def _hello(self, hello: say.Hello) -> Out:
+        self.waiting = [pull for pull in self.waiting if pull.worker != hello.worker]  # they come again
         welcome = say.Welcome(self.generation, self.acknowledged(hello.worker), self.clocks.slowest)
         return [(hello.worker, welcome)] if self.head else []
 
@@ -168,6 +169,8 @@ class Shard:
         why = self.store.check(pull.what)
         if why:
             return [(pull.worker, say.Refused(self.generation, pull.number, why, False))]
+        if self.waiting or self.held:
+            self._bounded(pull.worker)
         if not self.clocks.may_read(pull.clock):
             self.waiting.append(pull)
             return []
@@ -180,6 +183,12 @@ class Shard:
             self.held.append((self.order, pull.worker, answer))
             return []
         return [(pull.worker, answer)]
+
+    def _bounded(self, worker: int) -> None:
+        """Raises ValueError: it has more pulls open than a client makes."""
+        count = sum(each.worker == worker for each in self.waiting) + sum(each[1] == worker for each in self.held)
+        if count >= say.HEARD:
+            raise ValueError(f"worker {worker} has {count} pulls open on a shard; a client has {say.OPEN}")
 
     def _wake(self) -> Out:
         """A clock has gone on, or a worker is gone."""

@@ -32,6 +32,7 @@ from hocket.training.server.wire.messages import (
     Got,
     Hello,
     Item,
+    Named,
     Pull,
     Push,
     Refused,
@@ -45,9 +46,13 @@ BYE = 0
 """A word without a message: the link's last one."""
 KINDS: tuple[type, ...] = (
     Hello, Push, Pull, Welcome, Ack, Refused, Answer, Begin, At, Item, Got, Filled, Forward, Applied,
+    Named,
 )  # fmt: skip
 CODE = {each: number for number, each in enumerate(KINDS, 1)}
 PUSH, FORWARD, ACK, ANSWER, PULL = (CODE[each] for each in (Push, Forward, Ack, Answer, Pull))
+NAMED, ITEM, FILLED = CODE[Named], CODE[Item], CODE[Filled]
+HALF = 63
+"""Bits of a token in a word."""
 BYTE = np.dtype(np.uint8)
 PACKED = tuple(np.dtype(each).str for each in ("float32", "float64", "int64"))
 """Dtypes of what tables have."""
@@ -95,6 +100,8 @@ def framed(shard: int, message: Any) -> Frame:
         return _changed(PUSH, shard, message.generation, message, 0)
     if kind is Forward:
         return _changed(FORWARD, shard, message.generation, message.push, message.order)
+    if kind is Named:
+        return Frame([NAMED, 0, message.uid, message.token >> HALF, message.token & (1 << HALF) - 1, 0, 0, 0])
     words = [CODE[kind] | shard << 8, message.generation, 0, 0, 0, 0, 0, 0]
     payload = None
     if kind is Pull:
@@ -161,6 +168,8 @@ def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> 
         return Ack(generation, number, fourth)
     if kind is Answer:
         return Answer(generation, number, payload)
+    if kind is Named:
+        return Named(worker, number << HALF | fourth)
     if kind is Welcome:
         return Welcome(generation, fourth, last)
     if kind is Refused:

@@ -1,14 +1,15 @@
 """One end of a pair between a worker and a server, or two servers: frames out and in.
 
-Frames go out whole and in order, from any thread.  `send` waits until the frame is on its way, `post` never waits.
+Frames go out whole and in order, from any thread.  `send` waits until the frame is on its way, `post` never waits:
+a server posts, so that a link that does not read is its own loss.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,12 @@ AT_ONCE = 64 << 10
 """Bytes up to which a frame is sent at once; the sender of a longer one lets others post meanwhile."""
 ROOM = 8 << 10
 """Bytes of a short frame, at most."""
+EACH = 4 << 10
+"""Bytes that a frame which waits counts for besides its arrays."""
+AWHILE = 0.001
+"""Seconds."""
+KEPT = 4 << 20
+"""Bytes of a payload whose memory is used again, at most."""
 
 
 class Link:
@@ -35,11 +42,16 @@ class Link:
         comm.set_timeout(math.inf)  # who dies ends it
         self.comm, self.peer = comm, 1 - comm.rank
         self.open = True
+        self.uid: int | None = None
+        """Who is at the other end, if that is proven: it said so, or was where a view says that it listens."""
+        self.made = to_server
+        """Has this end made it?"""
         outgoing, coming = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)
         self._send = comm.prepare("send", outgoing, dest=self.peer, tag=HEADER)
         self._recv = comm.prepare("recv", out=coming, source=self.peer, tag=HEADER)
         self._outgoing, self._header = outgoing.data, coming.data
         self._sending, self._later = threading.Lock(), deque[Frame]()
+        self._settling, self._ahead = threading.Lock(), 0
         self._scratch = np.empty(0, np.uint8)
         self._coming: Any = None
         self._short = np.empty(ROOM if to_server else 0, np.uint8)
@@ -64,8 +76,12 @@ class Link:
             if end:
                 self.comm.send(self._short[:end], self.peer, SHORT)
             else:
-                HEAD.pack_into(self._outgoing, 0, *words)
-                self._send()
+                self._settle()
+                if self._posted:  # the prepared words may be on their way
+                    self.comm.send(np.array(words, np.int64), self.peer, HEADER)
+                else:
+                    HEAD.pack_into(self._outgoing, 0, *words)
+                    self._send()
                 if keys is not None and keys.size:
                     self.comm.send(keys, self.peer, KEYS)
                 if payload is not None and payload.size:
@@ -90,43 +106,68 @@ class Link:
             room[at:end] = payload
         return end
 
-    def reply(self, frame: Frame, most: int) -> bool:
-        """Send it now if it can be on its way at once, else some time soon: never waits.  False: more than `most` bytes
-        are ahead of it, and it is not sent."""
-        ahead = self.ahead
-        if ahead > most:
-            return False
-        if frame.payload is None and not ahead:
-            self.send(frame)
-        else:
-            self.post(frame)
-        return True
+    def drain(self, most: int) -> None:
+        """Wait until no more than `most` bytes are ahead.  Raises PeerLostError."""
+        while self.ahead > most:
+            try:
+                self._posted[0][0].wait()
+            except IndexError:  # another thread sends the rest just now
+                time.sleep(AWHILE)
 
     @property
     def ahead(self) -> int:
         """Bytes that were posted, and are not on their way yet."""
-        if not self._posted and not self._later:
-            return 0
-        self._settle()
-        return sum(nbytes for _, nbytes in list(self._posted)) + sum(map(_nbytes, list(self._later)))
+        if self._ahead:
+            self._settle()
+        return self._ahead
 
     def _settle(self) -> None:
         """Keep nothing that is on its way."""
-        with contextlib.suppress(IndexError):  # another thread was here
-            while self._posted and self._posted[0][0].done():
-                self._posted.popleft()
+        if self._posted:
+            with self._settling:
+                while self._posted and self._posted[0][0].done():
+                    self._ahead -= self._posted.popleft()[1]
 
     def post(self, frame: Frame) -> None:
         """Send a frame some time soon; its arrays must not change."""
+        if frame.keys is None and frame.payload is None and self._posts_at_once(frame.words):
+            return
+        with self._settling:
+            self._ahead += _nbytes(frame)
         self._later.append(frame)
         self._flush()
+
+    def _posts_at_once(self, words: Sequence[int]) -> bool:
+        """Send a header by the prepared call, if nothing else is on its way."""
+        if self._later or not self._sending.acquire(blocking=False):
+            return False
+        try:
+            self._settle()
+            if self._posted or self._later:
+                return False
+            HEAD.pack_into(self._outgoing, 0, *words)
+            work = self._send.start()
+            if not work.done():
+                with self._settling:
+                    self._ahead += EACH
+                    self._posted.append((work, EACH))
+        finally:
+            self._sending.release()
+        if self._later:
+            self._flush()
+        return True
 
     def _flush(self) -> None:
         while self._later and self._sending.acquire(blocking=False):
             try:
                 while self._later:
                     frame = self._later.popleft()
-                    self._posted.append((self._start(frame)[-1], _nbytes(frame)))
+                    try:
+                        self._posted.append((self._start(frame)[-1], _nbytes(frame)))
+                    except BaseException:
+                        with self._settling:
+                            self._ahead -= _nbytes(frame)
+                        raise
                     self._settle()
             finally:
                 self._sending.release()
@@ -152,8 +193,8 @@ class Link:
             self._coming = None
         return HEAD.unpack_from(self._header)
 
-    def frame(self, keeps: Callable[[Sequence[int]], bool]) -> Frame:
-        """The next frame that is sent in pieces.  `keeps(words)`: must its payload last longer than until the next?"""
+    def frame(self, keeps: Keeps) -> Frame:
+        """The next frame that is sent in pieces."""
         return self.rest(self.header().words, keeps)
 
     def header(self) -> Frame:
@@ -162,15 +203,16 @@ class Link:
         assert words is not None  # there is no time limit
         return Frame(words)
 
-    def rest(self, words: Sequence[int], keeps: Callable[[Sequence[int]], bool]) -> Frame:
+    def rest(self, words: Sequence[int], keeps: Keeps) -> Frame:
         """What follows this header."""
-        return Frame(words, self.keys(key_count(words)), self.payload(words[6], reuse=not keeps(words)))
+        reuse = not keeps(self, words)
+        return Frame(words, self.keys(key_count(words)), self.payload(words[6], reuse))
 
-    def short(self, nbytes: int, keeps: Callable[[Sequence[int]], bool]) -> Frame:
+    def short(self, nbytes: int, keeps: Keeps) -> Frame:
         """A frame that comes as one message of so many bytes."""
         room = self.comm.recv(self._room[:nbytes], self.peer, SHORT)
         words = HEAD.unpack_from(room)
-        if keeps(words):
+        if keeps(self, words):
             room = room.copy()
         at = HEAD.size + 8 * key_count(words)
         keys = room[HEAD.size : at].view(np.int64) if at > HEAD.size else None
@@ -184,7 +226,7 @@ class Link:
         """The payload behind a header.  `reuse`: it is valid until the next one."""
         if not nbytes:
             return None
-        if not reuse:
+        if not reuse or nbytes > KEPT:
             room = np.empty(nbytes, np.uint8)
         else:
             if self._scratch.size < nbytes:
@@ -206,7 +248,11 @@ class Link:
 
 
 def _nbytes(frame: Frame) -> int:
-    return 8 * WORDS + sum(each.nbytes for each in (frame.keys, frame.payload) if each is not None)
+    return EACH + sum(each.nbytes for each in (frame.keys, frame.payload) if each is not None)
+
+
+Keeps = Callable[[Link, Sequence[int]], bool]
+"""Must what follows this header last longer than until the next frame?  Asked before memory is taken for it."""
 
 
 class Shared(Link):

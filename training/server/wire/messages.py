@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +16,33 @@ class Clock(NamedTuple):
     """A change: the worker's clock, or None when it leaves."""
 
     clock: int | None
+
+
+OPEN = 64
+"""Pushes and pulls of a worker on the shards of a server that have not ended, at most."""
+HEARD = 16 * OPEN
+"""Pulls of a worker that a shard keeps, at most: several threads, and links that were made again, ask for more."""
+
+
+# --- whoever has made a link, first
+
+
+class Named(NamedTuple):
+    """I am this process.  `token`: proves it (`number_of`)."""
+
+    uid: int
+    token: int
+
+
+def drawn() -> Named:
+    """A new process's number, and the proof that it is its own."""
+    token = secrets.randbits(126)
+    return Named(number_of(token), token)
+
+
+def number_of(token: int) -> int:
+    """All members are told it; who has the token, only those whom it makes a link to."""
+    return int.from_bytes(hashlib.sha256(token.to_bytes(16, "little")).digest()[:8], "little") >> 2
 
 
 # --- a worker's, to the head

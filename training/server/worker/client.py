@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,9 @@ from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.serve import Server
 from hocket.training.server.shards.store import Change, What, finite
-from hocket.training.server.tables import Layout, Part, Rows, Table, as_keys, shares
+from hocket.training.server.tables import LONGEST, Layout, Part, Rows, Table, as_keys, shares
 from hocket.training.server.views import Says
+from hocket.training.server.wire.messages import drawn
 from hocket.training.server.worker.encoding import Encoder, as_values, wire_codec
 from hocket.training.server.worker.handles import Handle, Open
 from hocket.training.server.worker.heads import Heads
@@ -52,7 +52,8 @@ class Client:
         window: int = WINDOW, timeout: float = 60.0, **how: Any,
     ) -> None:  # fmt: skip
         holder = comm.holder if isinstance(comm, Server) else None
-        self.uid = holder.uid if holder is not None else secrets.randbits(48)
+        named = holder.named if holder is not None else drawn()
+        self.uid = named.uid
         given: Any = holder.tables if holder is not None else tables
         self.layout = Layout(given, 1)
         member = holder.member if holder is not None else None
@@ -63,7 +64,7 @@ class Client:
         """What pushes at the end of a clock: `flush()` of each is called then."""
         elastic = comm.door is not None if member is None else member.elastic
         like = comm if member is None else member.comm
-        self._heads = Heads(self.who, self.uid, elastic, timeout, {"like": like, "iface": like.address, **how})
+        self._heads = Heads(self.who, named, elastic, timeout, {"like": like, "iface": like.address, **how})
         self._receiver = Receiver(self._heads)
         self._holder, self._own = holder, self._meet(comm, holder)
         self._member = holder.member if self._own is None else self._own  # type: ignore[union-attr]
@@ -111,7 +112,7 @@ class Client:
         array, keys = self._checked(table, name, values, rows)
         handle, flat = Handle(None, self._receiver.wait), array.reshape(-1)
         if keys is not None:
-            dealt = self._dealt(keys)
+            dealt = self._dealt(keys, table, name)
             changes = [Change(number, 0, keys[where], array[where].reshape(-1)) for _, where in dealt]
             ends = [(way, (0, 0)) for way, _ in dealt]
         else:
@@ -230,10 +231,14 @@ class Client:
             raise ArgumentError("rows= is for tables of Rows, and this is a Range")
         return None
 
-    def _dealt(self, keys: Array) -> list[tuple[Way, Array]]:
+    def _dealt(self, keys: Array, table: Table, name: str) -> list[tuple[Way, Array]]:
         """The ways to the shards that have some of the keys, and the places of these."""
         shards = shares(keys) % len(self.ways)
-        return [(self.ways[shard], np.flatnonzero(shards == shard)) for shard in np.unique(shards).tolist()]
+        dealt = [(self.ways[shard], np.flatnonzero(shards == shard)) for shard in np.unique(shards).tolist()]
+        most = max((where.size for _, where in dealt), default=0)
+        if table.nbytes(most) > LONGEST:  # type: ignore[union-attr]
+            raise ArgumentError(f"{self.who}: {most} rows of table {name!r} to one server are over 1 GiB: send fewer")
+        return dealt
 
     def _begin_pull(self, name: str, rows: Any, out: Any, alone: bool) -> Handle:
         number, table = self._table(name)
@@ -244,7 +249,7 @@ class Client:
             raise ArgumentError(f"{self.who}: out must be a contiguous {table.dtype}{shape} for table {name!r}")
         handle, flat = Handle(result, self._receiver.wait), result.reshape(-1)
         if keys is not None:
-            for way, where in self._dealt(keys):
+            for way, where in self._dealt(keys, table, name):
                 what = What(number, 0, keys[where], self._answers)
                 self._ask(way, what, Open(handle, (0, 0), 0, result, where, self._answers, alone))
         else:

@@ -13,8 +13,9 @@ import hocket
 from hocket.errors import Error, PeerLostError
 from hocket.training.server.views import View
 from hocket.training.server.wire import frames
-from hocket.training.server.wire.frames import BYE, Frame
+from hocket.training.server.wire.frames import BYE, Frame, framed
 from hocket.training.server.wire.link import Shared
+from hocket.training.server.wire.messages import OPEN, Named
 from hocket.training.server.worker.outbox import Outbox
 from hocket.training.server.worker.ways import Way
 
@@ -38,7 +39,7 @@ def fate(outbox: Outbox) -> str:
 class Heads:
     """`elastic`: a shard may get another head.  `timeout`: seconds to wait for it.  `how`: as in `hocket.connect`."""
 
-    def __init__(self, who: str, worker: int, elastic: bool, timeout: float, how: Mapping[str, Any]) -> None:
+    def __init__(self, who: str, worker: Named, elastic: bool, timeout: float, how: Mapping[str, Any]) -> None:
         self.who, self._worker, self._elastic, self._timeout, self._how = who, worker, elastic, timeout, how
         self.ways: list[Way] = []
         self.view: View | None = None
@@ -52,8 +53,9 @@ class Heads:
         with self._installing:
             if view is not None and not self.over:
                 if not self.ways:
-                    self.ways = [Way(shard, self._worker, self.lose) for shard in range(view.shards)]
+                    self.ways = [Way(shard, self._worker.uid, self.lose) for shard in range(view.shards)]
                 for way, head in zip(self.ways, view.heads, strict=True):
+                    way.most = max(1, OPEN // view.heads.count(head))
                     self._greet(view, way, self._to(view, head))
             with self._viewed:
                 self.view = view
@@ -119,7 +121,9 @@ class Heads:
         link = self._links.get(uid)
         if link is None or not link.open:
             try:
-                link = self._links[uid] = Shared(hocket.connect(view.addresses[uid], **{"timeout": REACH, **self._how}))
+                link = Shared(hocket.connect(view.addresses[uid], **{"timeout": REACH, **self._how}))
+                link.post(framed(0, self._worker))
+                self._links[uid] = link
             except Error as error:
                 if not self._elastic:
                     raise

@@ -11,12 +11,11 @@ from hocket.errors import Error
 from hocket.training.server.shards.store import Change, What
 from hocket.training.server.wire.frames import ANSWER, framed, message
 from hocket.training.server.wire.link import Shared
+from hocket.training.server.wire.messages import OPEN
 from hocket.training.server.worker.handles import Open, take_answer
 from hocket.training.server.worker.outbox import Outbox
 
 log = logging.getLogger("hocket")
-MOST = 64
-"""Pushes and pulls of a worker on a shard that have not ended, at most."""
 NOBODY = Open(None, (0, 0), 0)
 """Waits for a clock."""
 
@@ -27,6 +26,8 @@ class Way:
     def __init__(self, shard: int, worker: int, lost: Callable[[Shared, Error], None]) -> None:
         self.shard, self.outbox, self._lost = shard, Outbox(worker), lost
         self.link: Shared | None = None
+        self.most = OPEN
+        """Pushes and pulls that have not ended, at most: an equal part for each shard of a server."""
         self.open: dict[int, Open] = {}
         self.nbytes = 0
         """Of what is open."""
@@ -35,7 +36,7 @@ class Way:
 
     def has_room(self, nbytes: int, window: int) -> bool:
         """May so many bytes more be on their way?"""
-        return len(self.open) < MOST and (not self.nbytes or self.nbytes + nbytes <= window)
+        return len(self.open) < self.most and (not self.nbytes or self.nbytes + nbytes <= window)
 
     def push(self, change: Change, entry: Open) -> None:
         self._begin(self.outbox.push, change, entry)
