@@ -57,9 +57,10 @@ class Distributed(Steps):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduce the gradients, and step.  A closure is called by the optimizer; what it computes is reduced."""
         if closure is None:
-            if self._synchronized and not self._skips:
+            asked, self._asked = self._asked and self._synchronized, False
+            if self._synchronized and not (self._skips or asked):
                 warnings.warn(TWICE, stacklevel=2)
-            self._synchronized = self._skips
+            self._synchronized = self._skips or asked
         return super().step(closure)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:

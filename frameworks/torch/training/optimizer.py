@@ -40,13 +40,17 @@ class Distributed:
     _pending: dict[Tensor, list[dict[str, Any]]]
     """Parameters whose step waits for their forward pass, and the options of the groups when step() was called."""
     _synchronized: bool
+    _asked = False
+    """Was it a GradScaler's step that waited for the averages?"""
+    _stepped: set[Tensor]
+    """Parameters that had gradients in a step in parts, which has set these to None."""
     _barrier: str
     _kind: type
     """The optimizer's class without what is added."""
     param_groups: list[dict[str, Any]]
 
     def synchronize(self) -> None:
-        """Wait until the gradients are the averages: to clip them by their norm, or before a GradScaler unscales them.
+        """Wait until the gradients are the averages: to clip them by their norm, or before `GradScaler.unscale_`.
 
         The next `step` then steps at once, unless a backward pass or `zero_grad` comes first.
         """
@@ -54,6 +58,14 @@ class Distributed:
         self._gradients.end()
         self._gradients.take_all()
         self._synchronized, self._barrier = True, "synchronize() was called"
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """A GradScaler's step() asks this of its optimizer, before it unscales the gradients: let it find averages."""
+        if self._gradients.sent:
+            self.synchronize()
+            self._asked, self._barrier = True, "a gradient scaler unscales"
+        return bool(vars(self).get("_step_supports_amp_scaling", False))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step by the averages.  With barrier=False modules wait for theirs, and this returns at once."""
@@ -76,7 +88,7 @@ class Distributed:
         self._gradients.end()
         self._barrier = ""
         options = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
-        self._pending = dict.fromkeys(self._gradients.params, options)
+        self._pending, self._stepped = dict.fromkeys(self._gradients.params, options), set()
         for p in self._pending:
             p.grad = None  # the scheduler has it
         return None
@@ -105,7 +117,13 @@ class Distributed:
         self._leave_out()
         self._synchronized = False
         above: Any = super()
+        zeros = not (args[0] if args else kwargs.get("set_to_none", True))
+        if zeros:
+            self.finish()
         above.zero_grad(*args, **kwargs)
+        for p in self._stepped if zeros else ():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        self._stepped = set()
 
     def _leave_out(self) -> None:
         """What the backward pass has sent is not stepped by."""
@@ -138,6 +156,7 @@ class Distributed:
             getattr(step, "__wrapped__", step)(self)  # without the hooks that were registered since step()
         finally:
             self.param_groups = groups
+            self._stepped.update(p for p in due if p.grad is not None)
             for p in due:
                 p.grad = kept[p]
 
@@ -216,10 +235,11 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     outside of the model's forward pass: p.data, deepcopy, an average of the weights.  Where a step in parts would not
     be the optimizer's, it waits for all (docs/overlap.md; `optimizer.barrier` says why).
 
-    To clip by the norm, and with a GradScaler: `optimizer.synchronize()` after `backward()`, then clip or unscale, then
-    `step`.  To leave a step out: `zero_grad()` in its place, on all ranks.  Closures work.  Frozen parameters are left
-    out; a parameter that no rank has used keeps None as its gradient.  Sparse gradients are sent dense.  `close()`
-    takes its hooks off, and so does another DistributedOptimizer of the same parameters.
+    To clip by the norm, and before `GradScaler.unscale_`: `optimizer.synchronize()` after `backward()`, then clip or
+    unscale, then `step`.  `GradScaler.step(optimizer)` alone does it itself.  To leave a step out: `zero_grad()` in its
+    place, on all ranks.  Closures work.  Frozen parameters are left out; one that no rank has used keeps None as
+    its gradient.  Sparse gradients are sent dense.  `close()` takes its hooks off, and so does another
+    DistributedOptimizer of the same parameters.
 
     `group`: a process group of hocket's, or a communicator; None: torch's default group, or `hocket.init()`'s.
     `passes`: backward passes whose gradients are added up first.  The others: `hocket.training.Scheduler`.  All ranks
@@ -257,6 +277,7 @@ def stepping(
                 old.release()
     made = derived(optimizer, added)
     made._pending, made._synchronized, made._barrier, made._forward = {}, False, "", None
+    made._stepped = set()
     made._kind, made._gradients = type(optimizer), Gradients(averages, names, passes, anywhere, watched)
     params: Iterable[Any] = made._gradients.params
     made._handles = [p.register_post_accumulate_grad_hook(Hook(made, "_made")) for p in params]

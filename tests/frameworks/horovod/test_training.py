@@ -223,6 +223,25 @@ assert len(told) == 1 and "skip_synchronize" in str(told[0].message)
     jobs.run(2, source, 60)
 
 
+def test_a_scaler_finds_averages() -> None:
+    source = START + """
+for op, rate in ((hvd.Average, 0.1), (hvd.Sum, 0.1 / size)):
+    model, scaler = new_model(), torch.amp.GradScaler("cpu", init_scale=4.0)
+    made = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), rate, momentum=0.9),
+                                    model.named_parameters(), op=op)
+    for step in range(4):
+        made.zero_grad()
+        scaler.scale(F.mse_loss(model(data[rank::size]), labels[rank::size])).backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # none that they are reduced twice
+            scaler.step(made)
+        scaler.update()
+    got = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    assert torch.allclose(got, alone(), atol=1e-6), op
+"""
+    jobs.run(2, source, 60)
+
+
 def test_gradients_that_only_some_ranks_have() -> None:
     source = START + """
 model = new_model()

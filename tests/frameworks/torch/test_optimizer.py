@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -185,22 +186,29 @@ def test_the_same_bits_as_by_hand(program: Program) -> None:
 
 
 def scaled(comm: Communicator) -> None:
-    """A step whose gradients overflow on one rank is skipped on all."""
-    model = Model()
-    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model, group=comm)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    skipped = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = loss_of(model, comm, step)
-        scaler.scale(loss * (float("inf") if step == 2 and comm.rank == 1 else 1.0)).backward()
-        optimizer.synchronize()
-        before = [p.clone() for p in model.parameters()]
-        scaler.step(optimizer)
-        scaler.update()
-        skipped.append(all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True)))
-    assert skipped == [False, False, True, False, False], skipped
-    assert scaler.get_scale() == 2.0
+    """A step whose gradients overflow on one rank is skipped on all; with synchronize(), and by the scaler alone."""
+    for fused, barrier in itertools.product((False, True), (False, True)):
+        ends = []
+        for waits in (True, False):
+            model = Model()
+            plain = torch.optim.SGD(model.parameters(), 0.1, fused=fused)
+            optimizer = DistributedOptimizer(plain, model, group=comm, barrier=barrier)
+            scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+            skipped = []
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                loss = loss_of(model, comm, step)
+                scaler.scale(loss * (float("inf") if step == 2 and comm.rank == 1 else 1.0)).backward()
+                if waits:
+                    optimizer.synchronize()
+                before = [p.clone() for p in model.parameters()]
+                scaler.step(optimizer)
+                scaler.update()
+                skipped.append(all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True)))
+            assert skipped == [False, False, True, False, False], (fused, barrier, waits, skipped)
+            assert scaler.get_scale() == 2.0
+            ends.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach())
+        assert torch.equal(*ends) and torch.equal(ends[0], comm.broadcast(ends[0].clone())), (fused, barrier)
 
 
 def with_closures(comm: Communicator) -> None:

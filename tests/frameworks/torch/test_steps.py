@@ -422,7 +422,22 @@ def readers(comm: Communicator) -> None:
     gc.collect()
 
 
-PROGRAMS = (every_step, left_out, changed, made_anew, copied, loaded, rows, readers)
+def zeros(comm: Communicator) -> None:
+    """A layer that a step does not use moves by its momentum if its gradient is zeros, and stays if that is None."""
+    ends = []
+    for barrier in (None, True, False):
+        made = model()
+        plain = torch.optim.SGD(made.parameters(), 0.1, momentum=0.9)
+        optimizer = plain if barrier is None else DistributedOptimizer(plain, made, group=comm, barrier=barrier)
+        for step, none in enumerate([True, False, False, True, True, False, False, True]):
+            optimizer.zero_grad(set_to_none=none)
+            (made[3](torch.ones(1, 5)).square().sum() if step % 3 else loss(made, step, 0)).backward()
+            optimizer.step()
+        ends.append(parameters_to_vector(list(made.state_dict().values())))
+    assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
+
+
+PROGRAMS = (zeros, every_step, left_out, changed, made_anew, copied, loaded, rows, readers)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
