@@ -47,8 +47,8 @@ class Around:
         if apart := sorted(self.axes.keys() & getattr(self.mesh, "apart", set())):
             axis = apart[0]
             raise ArgumentError(
-                f'clip= needs the norm along axis {axis!r}, but a "pipedream" Pipeline updates its stages at other times: '
-                f'say alike={{{axis!r}: "all"}} to clip each stage by its own norm, or take another schedule'
+                f'clip= needs the norm along axis {axis!r}, but a "pipedream" Pipeline updates its stages at other '
+                f'times: say alike={{{axis!r}: "all"}} to clip each stage by its own norm, or take another schedule'
             )
 
     def _checked(self, alike: Any) -> dict[str, Any]:
