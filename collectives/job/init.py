@@ -350,9 +350,9 @@ def _leave() -> None:
     last_words.tell(os.environ, error if isinstance(error, BaseException) else None, broken)
     for comm in _worlds:
         try:
-            if isinstance(error, BaseException):
-                comm.reporter.give_up(error)
             for each in comm.world.present():
+                if isinstance(error, BaseException):
+                    each.reporter.give_up(error)
                 each.reporter.end_broken_off()
             comm.close()
             if comm.world.unraised:
