@@ -124,15 +124,12 @@ class Link:
         self._broke = 0
         """The error that sending met: the system tells it once."""
         self._ours, self._theirs = seals(sock)
+        self.local_address = None if sock.family == socket.AF_UNIX else numeric(sock.getsockname())
+        """The IP address of this end, also when it has ended; None for a Unix socket."""
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             for level, option, value in ALIVE:
                 wish(sock, level, option, value)
-
-    @property
-    def local_address(self) -> str | None:
-        """The IP address of this end; None for a Unix socket."""
-        return None if self._sock.family == socket.AF_UNIX else numeric(self._sock.getsockname())
 
     def start(self) -> None:
         if self._open:  # or it was closed before it began: its peer's job may have ended meanwhile

@@ -20,7 +20,7 @@ comm.lane("urgent", priority=2)
 comm.set_timeout(20)
 comm.barrier()
 if me == {victim}:
-    os.kill(os.getpid(), signal.SIGKILL)
+    die_in_calls(comm)
 ranks = until_lost(comm)
 made = comm.renew({{"step": me}})
 told(made, ranks=ranks, lanes=[lane.membership.priority for lane in made._open_lanes().values()])
@@ -43,7 +43,7 @@ def test_a_job_that_is_encrypted_stays_so() -> None:
     source = BEGIN + """
 comm.barrier()
 if me == 0:
-    os.kill(os.getpid(), signal.SIGKILL)
+    die_in_calls(comm)
 until_lost(comm)
 made = comm.renew(me)
 links = made.world.elastic.mesh._links.values()
@@ -61,7 +61,7 @@ def test_two_ranks_of_one_host_can_lose_one_and_two_of_four_at_once() -> None:
         source = BEGIN + f"""
 comm.barrier()
 if me in {victims}:
-    os.kill(os.getpid(), signal.SIGKILL)
+    die_in_calls(comm)
 until_lost(comm)
 made = comm.renew(me)
 told(made)
@@ -79,7 +79,7 @@ def test_one_after_the_other_until_one_is_left() -> None:
 for last in (4, 3, 2):
     comm.barrier()
     if comm.rank == comm.size - 1 if last % 2 else comm.rank == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        die_in_calls(comm)
     until_lost(comm)
     comm = comm.renew(me)
 told(comm)
@@ -162,7 +162,7 @@ note(f"past {{me}}")
 if me == 0:
     for other in range(5):
         await_note(f"past {{other}}")
-    os.kill(os.getpid(), signal.SIGKILL)
+    die_in_calls(comm)
 until_lost(comm)
 made = comm.renew(me)
 told(made)
@@ -180,7 +180,7 @@ def test_least_is_waited_for() -> None:
     source = BEGIN + """
 comm.barrier()
 if me == 2:
-    os.kill(os.getpid(), signal.SIGKILL)
+    die_in_calls(comm)
 until_lost(comm)
 try:
     comm.renew(least=3, timeout=2)
@@ -290,7 +290,7 @@ time.sleep(0.3)
 assert comm.size == 3 and not comm.lost and not comm.previous_lost
 comm.barrier()
 if me == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
+    die_in_calls(comm)
 until_lost(comm)
 told(comm.renew())
 """
