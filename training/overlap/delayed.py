@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import whole
+from hocket.arguments import seen_through, whole
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training.flat import digest
 from hocket.training.held import Held
@@ -176,6 +176,6 @@ class Delayed:
 
 def _array(name: str, x: Any) -> Any:
     """A parameter or a gradient as NumPy's array, of the same memory."""
-    if not on_host(x) or dtype_of(x) == "bfloat16":
+    if not on_host(x) or dtype_of(x) == "bfloat16" or seen_through(x, name):
         raise ArgumentError(f"{name!r} must be in host memory, of a dtype that NumPy has; got {described(x)}")
     return host(x) if hasattr(x, "detach") else x  # what is no array is refused by the scheduler
