@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import human, kind, whole
+from hocket.arguments import human, kind, unmasked, whole
 from hocket.codecs import Codec
 from hocket.compression.choice.names import resolved
 from hocket.compression.dense import Coded
@@ -35,6 +35,7 @@ def encode(x: Any, method: str | Codec | Method, key: int = 0) -> bytes:
     >>> len(wire), decode(wire, "topk:0.5", (2, 2)).tolist()
     (12, [[4.0, 0.0], [-1.0, 0.0]])
     """
+    unmasked(x, "x")
     array = np.ascontiguousarray(x)
     if array.dtype != FLOAT:
         raise ArgumentError(f"encode takes float32, got {array.dtype}")

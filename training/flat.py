@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import kind
+from hocket.arguments import kind, unmasked
 from hocket.errors import ArgumentError
 from hocket.extending import digest as of_bytes
 from hocket.training.held import Held
@@ -50,6 +50,7 @@ class Flat:
 
     def taken(self, name: str, array: Any) -> Any:
         """What is kept for an array: memory that `read` and `write` know."""
+        unmasked(array, f"parameter {name!r}")
         if hasattr(array, "detach"):
             try:
                 array = array.detach().numpy()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hocket.arguments import choices, whole
+from hocket.arguments import choices, unmasked, whole
 from hocket.codecs import HALF_NAMES
 from hocket.compression.sparse.pairs import MOST, Array, Sparse, element, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
@@ -127,6 +127,8 @@ def _chosen(call: Sum, total: int) -> str:
 
 def _checked(indices: Any, values: Any, shape: tuple[int, ...], by_axes: bool) -> Sparse:
     """The pairs of a vector, whatever the axes."""
+    unmasked(indices, "indices")
+    unmasked(values, "values")
     where, what = np.asarray(indices), np.asarray(values)
     if not shape or min(shape) < 0 or math.prod(shape) >= MOST:
         raise ArgumentError(f"n={shape if by_axes else shape[0]} must be the length of the vector, or a tensor's shape")

@@ -53,6 +53,19 @@ def texts(values: Any, what: str) -> list[str]:
     raise ArgumentError(f"{what}={reprlib.repr(values)} must be a sequence of names")
 
 
+def seen_through(array: Any, what: str) -> str:
+    """In words, that it is one of NumPy's masked arrays, whose numbers would be read below the mask; "": it is none."""
+    if not (hasattr(array, "mask") and hasattr(array, "filled")):
+        return ""
+    return f"{what} is a masked array, whose mask would be lost: pass its .filled(value), or its .data"
+
+
+def unmasked(array: Any, what: str) -> None:
+    """Raise ArgumentError for a masked array."""
+    if wrong := seen_through(array, what):
+        raise ArgumentError(wrong)
+
+
 def optional(value: Any, what: str) -> str | None:
     """`value`, if it is a text or None."""
     if not (value is None or isinstance(value, str)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import kind
+from hocket.arguments import kind, seen_through
 from hocket.errors import ArgumentError
 from hocket.training.overlap.rows import Tensor
 
@@ -19,7 +19,7 @@ ON_GPU = "it is on {}, and compressor= takes gradients in host memory; give code
 def tensor_of(name: str, like: Any) -> Tensor | None:
     """What is declared by an array; None: it is no array of floats."""
     dtype = dtype_of(like)
-    if dtype not in ITEMSIZES or not hasattr(like, "shape") or isinstance(like, np.generic):
+    if dtype not in ITEMSIZES or not hasattr(like, "shape") or isinstance(like, np.generic) or seen_through(like, ""):
         return None
     return Tensor(name, int(np.prod(tuple(like.shape), dtype=np.int64)), dtype, ITEMSIZES[dtype])
 
@@ -33,6 +33,8 @@ def described(value: Any) -> str:
     """For an error: dtype and shape, or what it is instead of an array."""
     if isinstance(value, np.generic):  # a sum of all elements is one, and no average can be put into it
         return f"{value.dtype}, which is a number: np.asarray makes an array of it"
+    if seen_through(value, ""):
+        return "a masked array, whose mask would be lost"
     return f"{value.dtype}{tuple(value.shape)}" if hasattr(value, "shape") and hasattr(value, "dtype") else kind(value)
 
 

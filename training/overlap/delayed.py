@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import whole
+from hocket.arguments import seen_through, whole
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training.flat import digest
 from hocket.training.held import Held
@@ -26,6 +26,10 @@ KIND = "Delayed"
 """Of the states that it takes."""
 SAME = ("lr", "local_lr", "momentum", "warmup", "the digest of the parameters and the momentum")
 """What has to be the same on all ranks."""
+CHANGED = (
+    "Delayed.step(): {!r} was changed since the last step, which this one would undo: say state = delayed.state_dict() "
+    "before such a change, and delayed.load_state_dict(state) after it, on all ranks"
+)
 
 
 class Delayed:
@@ -37,7 +41,8 @@ class Delayed:
     others' part of one step: the staleness is 1, and a step takes the longer of computation and communication.
 
     `parameters`: arrays by name, NumPy's or torch's in host memory, in the order of the forward pass, equal on all
-    ranks; they are x_i, and change in place.  `lr`, `local_lr` and `momentum` may be changed between steps, alike on
+    ranks; they are x_i, and change in place.  Who else changes them after the first step puts `state_dict` before that,
+    and `load_state_dict` behind it.  `lr`, `local_lr` and `momentum` may be changed between steps, alike on
     all ranks: a step has those that it was sent with.  `local_lr`: None: `lr`, without momentum.  `warmup`: steps at
     the beginning that wait for their own average, as synchronous SGD does; the source takes 200.  The first step raises
     MismatchError, on all ranks, where these differ.
@@ -75,6 +80,8 @@ class Delayed:
         self._rates = (lr, momentum)
         """Of the step that was sent: a schedule may have set others when its average arrives."""
         self._steps, self._agreed = 0, False
+        self._written: dict[str, int] = {}
+        """Digests of the parameters, as the last step left them."""
 
     def step(self, gradients: Mapping[str, Any]) -> None:
         """This rank's gradients at `parameters`, which then are where it goes on.  All ranks call it."""
@@ -83,7 +90,10 @@ class Delayed:
             raise ArgumentError(f"step(): gradients and parameters differ in names: {', '.join(map(str, odd[:3]))}")
         self._held.check()
         if not self._agreed:
+            self.weights = {name: np.array(x) for name, x in self.parameters.items()}
             self._agree()
+        elif (changed := [name for name, x in self.parameters.items() if digest(x) != self._written[name]]):
+            raise ArgumentError(CHANGED.format(changed[0]))
         self._arrive()
         self._rates = (self.lr, self.momentum)
         local = self.lr if self.local_lr is None else self.local_lr
@@ -97,12 +107,15 @@ class Delayed:
         self._steps += 1
         if self._steps <= self.warmup:
             self.finish()
+        else:
+            self._write_down()
 
     def finish(self) -> None:
         """Wait for the last average; `parameters` are the global weights then.  All ranks call it."""
         self._arrive()
         for name, x in self.parameters.items():
             x[...] = self.weights[name]
+        self._write_down()
 
     def state_dict(self) -> dict[str, Any]:
         """For any checkpoint, which saves `parameters` beside it: the momentum, and the steps that were made.
@@ -148,6 +161,9 @@ class Delayed:
                     raise MismatchError(f"Delayed: {differ}; give all ranks the same, and broadcast the parameters")
         self._agreed = True
 
+    def _write_down(self) -> None:
+        self._written = {name: digest(x) for name, x in self.parameters.items()}
+
     def _arrive(self) -> None:
         """The global weights move by what was sent last."""
         lr, momentum = self._rates
@@ -168,6 +184,6 @@ class Delayed:
 
 def _array(name: str, x: Any) -> Any:
     """A parameter or a gradient as NumPy's array, of the same memory."""
-    if not on_host(x) or dtype_of(x) == "bfloat16":
+    if not on_host(x) or dtype_of(x) == "bfloat16" or seen_through(x, name):
         raise ArgumentError(f"{name!r} must be in host memory, of a dtype that NumPy has; got {described(x)}")
     return host(x) if hasattr(x, "detach") else x  # what is no array is refused by the scheduler

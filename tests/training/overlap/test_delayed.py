@@ -151,13 +151,39 @@ def goes_on(comm: Communicator) -> None:
         made.step(gradients(w, batch(0, 0, 1)))
 
 
+def changes_are_kept(comm: Communicator) -> None:
+    """Weights that others load or clamp: those before the first step, those around a state, and no others."""
+    for dtype in (np.float32, np.float64):
+        w = {"w": np.zeros(2, dtype), "v": np.zeros((), dtype)}
+        made = Delayed(Scheduler(comm), w, lr=1.0, momentum=0.5)
+        w["w"][...] = 8
+        zero = {name: np.zeros_like(x) for name, x in w.items()}
+        for _ in range(2):
+            made.step(zero)
+        state = made.state_dict()
+        assert w["w"].tolist() == [8, 8]
+        w["w"] /= 2
+        made.load_state_dict(state)
+        made.step(zero)
+        for finished in (False, True):  # while an average travels, and while none does
+            if finished:
+                made.finish()
+            w["v"][...] -= 1
+            with pytest.raises(ArgumentError, match="'v' was changed since the last step"):
+                made.step(zero)
+            w["v"][...] += 1
+            made.step(zero)
+        made.finish()
+        assert w["w"].tolist() == [4, 4] and w["v"] == 0
+
+
 @pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "threads"), (4, "threads")])
 def test_equal_gradients_are_sgd(size: int, transport: str) -> None:
     spread([equal_gradients_are_sgd, a_schedule_is_sgds], size, transport)
 
 
 def test_delayed() -> None:
-    spread([all_warmup_is_sgd, one_behind, as_good, goes_on], 2, "shm")
+    spread([all_warmup_is_sgd, one_behind, as_good, goes_on, changes_are_kept], 2, "shm")
 
 
 def test_wrong_names() -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.arguments import choices, kind
+from hocket.arguments import choices, kind, seen_through
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, Flat, digest, flat
 from hocket.training.large.agreeing import agree, ranks
@@ -147,6 +147,8 @@ class Shards:
     def _odd(self, name: str, gradient: Any) -> str:
         if name not in self.of:
             return f"there is no parameter {name!r}; if it was frozen when this was made, make it anew"
+        if wrong := seen_through(gradient, f"the gradient of {name!r}"):
+            return wrong
         shape, wanted = getattr(gradient, "shape", None), self.flat.shapes[name]
         if shape is None or tuple(shape) != wanted:
             got = f"is {kind(gradient)}" if shape is None else f"has shape {tuple(shape)}"

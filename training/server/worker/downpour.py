@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import whole
+from hocket.arguments import unmasked, whole
 from hocket.errors import ArgumentError
 from hocket.training.server.optimizers import Array
 from hocket.training.server.tables import Range
@@ -54,6 +54,7 @@ class Downpour:
 
     def step(self, gradient: Any) -> None:
         """One step with the gradient at `parameters`.  Raises what `push` and `pull` do."""
+        unmasked(gradient, "gradient")
         if np.shape(gradient) != self.parameters.shape:
             got, shape = np.shape(gradient), self.parameters.shape
             raise ArgumentError(f"{self._client.who}: the gradient has shape {got}, table {self._name!r} {shape}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.arguments import kind
+from hocket.arguments import kind, unmasked
 from hocket.codecs import CODECS
 from hocket.compression import resolved
 from hocket.errors import ArgumentError
@@ -71,6 +71,7 @@ def wire_codec(given: Any) -> int:
 
 def as_values(given: Any, dtype: str) -> Array:
     """What is pushed, as a contiguous array of the table's dtype; of a torch tensor its values, on the host."""
+    unmasked(given, "values")
     if hasattr(given, "detach"):
         given = given.detach().cpu()
         given = (given.float() if "float" in str(given.dtype) and given.itemsize < 4 else given).numpy()
