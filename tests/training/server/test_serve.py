@@ -71,8 +71,14 @@ def in_one_process(comm: Communicator) -> None:
         comm.barrier()
         same(client.pull("w"), 3.0 * comm.size * ONES, "after the barrier")
         comm.barrier()
-        time.sleep(0.05 * comm.rank)
-        client.push("w", ONES)  # the others may be at their block's end already
+        client.close()
+        with Client(server) as again:  # the numbers of its pushes go on
+            again.push("w", ONES)
+            comm.barrier()
+            same(again.pull("w"), 4.0 * comm.size * ONES, "of another client of this server")
+            comm.barrier()
+            time.sleep(0.05 * comm.rank)
+            again.push("w", ONES)  # the others may be at their block's end already
 
 
 def test_ranks_that_serve_and_work() -> None:

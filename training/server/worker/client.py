@@ -80,8 +80,11 @@ class Client:
         """Take part in the agreement on views; a rank that serves, too, does so already."""
         if holder is None:
             return Member(comm, self._says, self._heads.install, self.who)
-        if holder.view is None or self.uid not in holder.view.workers:
-            raise ArgumentError(f"{self.who}: a rank that serves and has a Client needs serve(..., works=True)")
+        if not holder.works or holder.view is None:
+            raise ArgumentError(
+                f"{self.who}: a rank that serves and has a Client needs serve(..., works=True), and in an elastic job "
+                "has one Client, as the others wait no more for a rank whose Client has ended"
+            )
         holder.installed.append(self._heads.install)
         self._heads.install(holder.view)
         return None
@@ -188,7 +191,7 @@ class Client:
         self._heads.close(said)
         if self._own is not None:
             self._own.close()
-        elif self._holder is not None:
+        elif self._holder is not None and self._member.elastic:
             self._holder.works = False  # the next view's shards wait for its clock no more
 
     def __enter__(self) -> Client:

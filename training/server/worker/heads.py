@@ -46,6 +46,8 @@ class Heads:
         self.over = False
         self._links: dict[int, Shared] = {}
         """By the server's uid."""
+        self._reaching: dict[int, threading.Lock] = {}
+        """Likewise: held while a link is made, as answers come by the one that has greeted last."""
         self._viewed, self._installing = threading.Condition(), threading.Lock()
 
     def install(self, view: View | None) -> None:
@@ -109,7 +111,7 @@ class Heads:
                     lost = True
                     link = self._to(view, view.heads[way.shard])
                     with self._installing:
-                        if link is not None and self.view is view:
+                        if link not in (None, way.link) and self.view is view:  # else another thread has greeted
                             self._greet(view, way, link)
 
     def _greet(self, view: View, way: Way, link: Shared | None) -> None:
@@ -118,8 +120,10 @@ class Heads:
 
     def _to(self, view: View, uid: int) -> Shared | None:
         """The link to a server, made if there is none.  None: it cannot be reached, so it is about to be lost."""
-        link = self._links.get(uid)
-        if link is None or not link.open:
+        with self._reaching.setdefault(uid, threading.Lock()):
+            link = self._links.get(uid)
+            if link is not None and link.open:
+                return link
             try:
                 link = Shared(hocket.connect(view.addresses[uid], **{"timeout": REACH, **self._how}))
                 link.post(framed(0, self._worker))
@@ -129,4 +133,4 @@ class Heads:
                     raise
                 log.warning("%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
                 return None
-        return link
+            return link
