@@ -290,6 +290,7 @@ def derived(optimizer: torch.optim.Optimizer, added: type) -> Any:
     kind: Any = type(type(optimizer).__name__, (added, type(optimizer)), {})
     made = kind.__new__(kind)
     vars(made).update({key: value for key, value in vars(optimizer).items() if key != "step"})  # a scheduler's wrapper
+    vars(optimizer)["_opt_called"] = True  # a scheduler that was made of it would warn that it does not step
     return made
 
 

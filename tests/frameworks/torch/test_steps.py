@@ -7,6 +7,7 @@ import copy
 import gc
 import io
 import pickle
+import warnings
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -343,7 +344,9 @@ def loaded(comm: Communicator) -> None:
             optimizer.zero_grad()
             backward(made, comm, step)
             optimizer.step()
-            rates.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # none that it came before the optimizer's step
+                rates.step()
         assert optimizer.param_groups[0]["lr"] == 0.025
         for each in (made, made[2]):
             each.load_state_dict(best if each is made else {"weight": best["2.weight"], "bias": best["2.bias"]})
