@@ -36,7 +36,7 @@ def test_a_newcomer_that_does_not_take_the_state_keeps_no_other_from_it() -> Non
         idle = [hocket.connect(address) for _ in range(2)]  # they never receive
         taken = Held(np.zeros(1_000_000))
         began = time.monotonic()
-        loading._take(address, taken, 20.0)
+        loading._take(hocket.connect(address, timeout=10.0), taken, 20.0)
         assert (taken.x == np.arange(1e6)).all() and time.monotonic() - began < 5
         server.close()
         for each in idle:
