@@ -132,7 +132,10 @@ class Link:
     @property
     def local_address(self) -> str | None:
         """The IP address of this end; None for a Unix socket."""
-        return None if self._sock.family == socket.AF_UNIX else numeric(self._sock.getsockname())
+        try:
+            return None if self._sock.family == socket.AF_UNIX else numeric(self._sock.getsockname())
+        except OSError:  # it has ended
+            return None
 
     def start(self) -> None:
         if self._open:  # or it was closed before it began: its peer's job may have ended meanwhile
