@@ -64,7 +64,7 @@ class Client:
         """What pushes at the end of a clock: `flush()` of each is called then."""
         elastic = comm.door is not None if member is None else member.elastic
         like = comm if member is None else member.comm
-        self._heads = Heads(self.who, named, elastic, timeout, {"like": like, "iface": like.address, **how})
+        self._heads = Heads(self.who, named, elastic, timeout, {"like": like, **how})
         self._receiver = Receiver(self._heads)
         self._holder, self._own = holder, self._meet(comm, holder)
         self._member = holder.member if self._own is None else self._own  # type: ignore[union-attr]
