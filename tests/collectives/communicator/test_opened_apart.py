@@ -69,8 +69,9 @@ def test_a_recv_from_any_rank_opens_it_too() -> None:
 
 LOST = HEAD + """
 if comm.rank == 2:
+    time.sleep(0.5)     # the others come out of the barrier
     os._exit(0)
-time.sleep(0.5)
+time.sleep(1.0)
 began = time.monotonic()
 try:
     comm.send(x, 1, transport="tcp") if comm.rank == 0 else comm.recv(y, 0, transport="tcp")

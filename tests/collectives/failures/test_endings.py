@@ -189,8 +189,9 @@ def test_a_peer_that_died_ends_the_wait() -> None:
     source = START + """
 comm.barrier()
 if rank == 1:
+    time.sleep(0.5)     # the others come out of the barrier
     os._exit(0)
-time.sleep(0.5)
+time.sleep(1.0)
 began = time.monotonic()
 comm.close()
 print(time.monotonic() - began)
