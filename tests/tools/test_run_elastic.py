@@ -25,8 +25,8 @@ except hocket.PeerLostError:
     comm = comm.renew(least=2)
     while not comm.waiting and comm.size < 3:
         time.sleep(0.01)
-    comm.barrier()
-    if comm.size < 3:
+    if comm.size < 3:  # else the newcomer came at once
+        comm.barrier()
         comm = comm.renew()
 print("size", comm.size, int(comm.allreduce(np.ones(1))[0]), flush=True)
 comm.close()

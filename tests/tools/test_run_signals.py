@@ -56,7 +56,8 @@ if NUMBER != signal.SIGINT:
     signal.signal(NUMBER, stop)
 try:
     print("ready", flush=True)
-    time.sleep(60)
+    for _ in range(3000):  # a signal that comes just before a sleep begins is looked at behind it
+        time.sleep(0.02)
 except KeyboardInterrupt:
     print("except", rank, flush=True)
     sys.exit(3)
