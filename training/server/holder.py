@@ -68,6 +68,8 @@ class Holder:
         self._shards = 0 if on is None else len(on)
         self.layout = Layout(tables, self._shards or 1)
         self.folder = None if snapshot is None else Folder(snapshot)
+        self._most: dict[tuple[int, int, int], float] = {}
+        """What was worked out of the layout (`_longest`)."""
         self.replicas: dict[int, Replica] = {}
         self.workers: dict[int, Link] = {}
         self._left: set[int] = set()
@@ -123,7 +125,7 @@ class Holder:
         if view is not None:
             self._shards, (self._clock, self.copies) = view.shards, view.settings
             if self.layout.shards != view.shards:
-                self.layout = Layout(self.tables, view.shards)
+                self.layout, self._most = Layout(self.tables, view.shards), {}
             for number in range(view.shards):
                 self._take_role(view, number)
         with self._viewed:
@@ -194,29 +196,32 @@ class Holder:
 
     def keeps(self, link: Link, words: Sequence[int]) -> bool:
         """A push is over once it is applied, if its table does not keep it, it goes to no copy, and is of this view."""
-        self._fits(link, words)
-        replica, number = self.replicas.get(words[0] >> 8 & 0xFFFFFF), words[0] >> 32
-        if words[0] & 0xFF != PUSH or replica is None or not replica.now(words[1]) or replica.shard.state != "alone":
+        kind, nbytes, number = words[0] & 0xFF, words[6], words[0] >> 32
+        keys = key_count(words)
+        if nbytes or keys:
+            most = self._most.get((kind, number, words[5])) if not keys else None
+            if most is None:
+                most = self._longest(kind, number, words[5], keys)
+            if link.uid is None or not 0 <= nbytes <= most:
+                raise ValueError(f"a frame of kind {kind} from process {link.uid} has {nbytes} bytes; most is {most}")
+        replica = self.replicas.get(words[0] >> 8 & 0xFFFFFF)
+        if kind != PUSH or replica is None or not replica.now(words[1]) or replica.shard.state != "alone":
             return True
         return number < len(self.layout.tables) and self.layout.overwrites(number)
 
-    def _fits(self, link: Link, words: Sequence[int]) -> None:
-        """Before memory is taken for it.  Raises ValueError and LookupError: nobody says so much."""
-        kind, table, nbytes, keys = words[0] & 0xFF, words[0] >> 32, words[6], key_count(words)
-        if not nbytes and not keys:
-            return
-        most: float = 0
-        if link.uid is None:
-            pass
-        elif kind in (PUSH, FORWARD, PULL):
-            most = self.layout.longest(table, words[5] & 0xFFFFFFFF, keys, codec(words[5] >> 32))
-            most = 0 if kind == PULL else most
-        elif kind == ITEM:
-            most = self.layout.longest_item(table)
-        elif kind == FILLED:
-            most = BOOKS
-        if not 0 <= nbytes <= most:
-            raise ValueError(f"a frame of kind {kind} from process {link.uid} has {nbytes} bytes; {most} are possible")
+    def _longest(self, kind: int, table: int, fifth: int, keys: int) -> float:
+        """Bytes that may follow such a header.  Raises ValueError and LookupError: there is no such header."""
+        if kind == ITEM:
+            return self.layout.longest_item(table)
+        if kind == FILLED:
+            return BOOKS
+        if kind not in (PUSH, FORWARD, PULL):
+            return 0
+        most = self.layout.longest(table, fifth & 0xFFFFFFFF, keys, codec(fifth >> 32))
+        most = 0 if kind == PULL else most
+        if not keys:
+            self._most[kind, table, fifth] = most
+        return most
 
     def carry_out(self, link: Link, frame: Frame) -> None:
         """What it says.  Waits for the view that it is of, if that is not here.  Raises ValueError: it is a lie."""
@@ -232,6 +237,8 @@ class Holder:
             replica = self._soon(number, words[1])
         if replica is None:
             return
+        if kind == PUSH and words[4]:
+            link.shown(words[4])
         said = message(words, keys, payload)
         if type(said) is Hello and said.worker == link.uid:
             self.workers[said.worker] = link

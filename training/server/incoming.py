@@ -82,7 +82,8 @@ class Line:
             self._next.register(link.comm)
         while frame.words[0] & 0xFF != BYE:
             server.carry_out(link, frame)
-            link.drain(AHEAD)
+            if link.owes > AHEAD:
+                link.drain(AHEAD)
             message = self._next.select(STAY)
             if message is None or message[1] == SHORT:
                 self._incoming.listen(self)
@@ -142,7 +143,7 @@ class Incoming:
         link, server, frame, rest = line.link, self.server, None, False
         job: Job
         try:
-            if link.ahead > AHEAD:
+            if link.owes > AHEAD:
                 self._selector.unregister(link.comm)
                 line.jobs.put(line.drain)
                 return

@@ -5,6 +5,8 @@
             2  worker                               6  bytes of the payload
             3  sequence, or a pull's number         7  keys; of a Welcome, the slowest clock
 
+An acknowledgement may have a number as its word 5, which the worker's next push has as its word 4 (link.py).
+
 Values travel as they are, or encoded by the codec of that number (CODECS); dictionaries as JSON, items as `packed`.
 """
 

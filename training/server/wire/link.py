@@ -7,6 +7,7 @@ a server posts, so that a link that does not read is its own loss.
 from __future__ import annotations
 
 import math
+import secrets
 import struct
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hocket.training.server.optimizers import Array
-from hocket.training.server.wire.frames import HEADER, KEYS, PAYLOAD, SHORT, WORDS, Frame, key_count
+from hocket.training.server.wire.frames import ACK, HEADER, KEYS, PAYLOAD, SHORT, WORDS, Frame, key_count
 
 HEAD = struct.Struct(f"<{WORDS}q")
 AT_ONCE = 64 << 10
@@ -30,6 +31,8 @@ AWHILE = 0.001
 """Seconds."""
 KEPT = 4 << 20
 """Bytes of a payload whose memory is used again, at most."""
+SURE = 64
+"""Frames without arrays that a transport holds unread."""
 
 
 class Link:
@@ -51,7 +54,13 @@ class Link:
         self._recv = comm.prepare("recv", out=coming, source=self.peer, tag=HEADER)
         self._outgoing, self._header = outgoing.data, coming.data
         self._sending, self._later = threading.Lock(), deque[Frame]()
-        self._settling, self._ahead = threading.Lock(), 0
+        self._settling = threading.Lock()
+        self.owes = 0
+        """`ahead`, or more: what is on its way by now may be counted."""
+        self._sure, self._shows, self._since = SURE, 0, 0
+        """Frames that surely fit now; a number that the other end shows once it has read it; frames sent since."""
+        self.read = 0
+        """The other end's number, which came last."""
         self._scratch = np.empty(0, np.uint8)
         self._coming: Any = None
         self._short = np.empty(ROOM if to_server else 0, np.uint8)
@@ -76,7 +85,8 @@ class Link:
             if end:
                 self.comm.send(self._short[:end], self.peer, SHORT)
             else:
-                self._settle()
+                if self._posted:
+                    self._settle()
                 if self._posted:  # the prepared words may be on their way
                     self.comm.send(np.array(words, np.int64), self.peer, HEADER)
                 else:
@@ -117,39 +127,52 @@ class Link:
     @property
     def ahead(self) -> int:
         """Bytes that were posted, and are not on their way yet."""
-        if self._ahead:
-            self._settle()
-        return self._ahead
+        self._settle()
+        return self.owes
 
     def _settle(self) -> None:
         """Keep nothing that is on its way."""
         if self._posted:
             with self._settling:
                 while self._posted and self._posted[0][0].done():
-                    self._ahead -= self._posted.popleft()[1]
+                    self.owes -= self._posted.popleft()[1]
 
     def post(self, frame: Frame) -> None:
         """Send a frame some time soon; its arrays must not change."""
         if frame.keys is None and frame.payload is None and self._posts_at_once(frame.words):
             return
         with self._settling:
-            self._ahead += _nbytes(frame)
+            self.owes += _nbytes(frame)
+            self._sure, self._since = 0, SURE
         self._later.append(frame)
         self._flush()
 
-    def _posts_at_once(self, words: Sequence[int]) -> bool:
-        """Send a header by the prepared call, if nothing else is on its way."""
+    def shown(self, number: int) -> None:
+        """The other end has read the acknowledgement with this number, which nobody can guess, and all before it."""
+        if number == self._shows:
+            self._sure, self._shows = max(0, SURE - self._since), 0
+
+    def _posts_at_once(self, words: Any) -> bool:
+        """Send a header by the prepared call, if nothing else is on its way: by one that would wait where it surely
+        fits, which costs 5 us less than one that does not."""
         if self._later or not self._sending.acquire(blocking=False):
             return False
         try:
-            self._settle()
-            if self._posted or self._later:
-                return False
+            if self._posted:
+                self._settle()
+                if self._posted:
+                    return False
+            if words[0] & 0xFF == ACK and not self._shows and self._sure <= SURE // 2:
+                words[5] = self._shows = 1 + secrets.randbits(62)
+                self._since = 0
+            self._since += 1
             HEAD.pack_into(self._outgoing, 0, *words)
-            work = self._send.start()
-            if not work.done():
+            if self._sure:
+                self._sure -= 1
+                self._send()
+            elif not (work := self._send.start()).done():
                 with self._settling:
-                    self._ahead += EACH
+                    self.owes += EACH
                     self._posted.append((work, EACH))
         finally:
             self._sending.release()
@@ -166,7 +189,7 @@ class Link:
                         self._posted.append((self._start(frame)[-1], _nbytes(frame)))
                     except BaseException:
                         with self._settling:
-                            self._ahead -= _nbytes(frame)
+                            self.owes -= _nbytes(frame)
                         raise
                     self._settle()
             finally:

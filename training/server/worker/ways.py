@@ -9,9 +9,9 @@ from typing import Any
 
 from hocket.errors import Error
 from hocket.training.server.shards.store import Change, What
-from hocket.training.server.wire.frames import ANSWER, framed, message
+from hocket.training.server.wire.frames import ACK, ANSWER, framed, message
 from hocket.training.server.wire.link import Shared
-from hocket.training.server.wire.messages import OPEN
+from hocket.training.server.wire.messages import OPEN, Push
 from hocket.training.server.worker.handles import Open, take_answer
 from hocket.training.server.worker.outbox import Outbox
 
@@ -59,7 +59,10 @@ class Way:
                 return
             try:
                 for each in out:
-                    link.send(framed(self.shard, each))
+                    frame = framed(self.shard, each)
+                    if link.read and type(each) is Push:
+                        frame.words[4], link.read = link.read, 0  # type: ignore[index]
+                    link.send(frame)
             except Error as error:
                 self._lost(link, error)
 
@@ -70,6 +73,8 @@ class Way:
             take_answer(link, self.open.get(words[3]), nbytes)
         elif nbytes:
             payload = link.payload(nbytes)
+        if words[0] & 0xFF == ACK and words[5]:
+            link.read = words[5]
         said = message(words, None, payload)
         entries = []
         with self.state:
