@@ -95,6 +95,9 @@ class Slurm:
         return subprocess.run(command, env={**self.env, **env}, capture_output=True, text=True, timeout=seconds)
 
     def end(self) -> None:
+        end = time.monotonic() + 10
+        while self._steps() and time.monotonic() < end:  # slurmd's end would leave them
+            time.sleep(0.1)
         for process in reversed(self._started):
             process.terminate()
         for process in self._started:
@@ -103,6 +106,17 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+    def _steps(self) -> list[Path]:
+        """What slurmd started for steps of these nodes."""
+        found = []
+        for name in Path("/proc").glob("[0-9]*/comm"):
+            with contextlib.suppress(OSError):
+                is_one = name.read_text().startswith("slurmstepd")
+                if is_one and str(self.place) in (name.parent / "environ").read_text():
+                    found.append(name)
+        return found
 
 
 @pytest.fixture(scope="module")
