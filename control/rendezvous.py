@@ -247,7 +247,7 @@ class Meet:
         return f"rank 0 of job {self.who.job!r} was not found"
 
     def through(self) -> str:
-        """What told the others where this rank is, for an error's text; "": they know it."""
+        """The place that told the others where this rank is, for an error's text; "": they know it."""
         return ""
 
     def hint(self, addresses: Sequence[Address]) -> str:

@@ -97,7 +97,7 @@ class Blame:
     pairs: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
     """(who waited, for whom): seconds, before it is asked why.  A wait for whoever comes first is not among them."""
     moving: dict[Cause, dict[Hashable, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
-    """Of the usual transfers, the seconds over each cable, by call."""
+    """Seconds of the usual transfers over each cable, by call."""
 
     @property
     def total(self) -> float:

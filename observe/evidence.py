@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 MOST_BYTES = 1 << 48
 """Of a message: more is nonsense."""
 ROOM = 0.7
-"""Of a cable's rate: while it carries less, there is room for more."""
+"""Share of a cable's rate: while it carries less, there is room for more."""
 FEW, RARE = 5, 0.1
 """Messages whose whole way is seen, of one link: fewer of them, or a smaller part of all, is rare."""
 
@@ -73,7 +73,7 @@ class Sharing:
         self._rates: dict[Cause, float] = {}
 
     def kind(self, link: tuple[int, int]) -> Cause:
-        """What links of its kind have in common: the hosts, and inside a host the transport."""
+        """The hosts, and inside a host the transport: links of one kind have them in common."""
         ends = self._hosts.get(link[0], ""), self._hosts.get(link[1], "")
         return ("cable" if ends[0] != ends[1] else "tcp" if link in self._tcp else "near", *ends)
 

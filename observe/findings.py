@@ -26,7 +26,7 @@ RECURS = 3
 STANDS_OUT = 3.0
 """Times the typical rank's, or link's, part."""
 FULL = 0.5
-"""Of the ranks' time: a cable for whose messages they wait so long is the limit, also where nothing is unusual."""
+"""Share of the ranks' time: a cable for whose messages they wait so long is the limit, even if nothing is unusual."""
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def _members(findings: Findings) -> dict[Hashable, tuple[int, ...]]:
 
 
 def _kinds(findings: Findings) -> dict[Hashable, tuple[Calls, float, int]]:
-    """Of each call: what is said of those with its name, its bytes, and its pipelined segment."""
+    """Facts of each call: those of its name, its bytes, and its pipelined segment."""
     rows = findings.timeline.of("calls")
     about = {calls.name: calls for calls in findings.calls}
     longest: dict[Hashable, int] = defaultdict(int)

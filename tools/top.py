@@ -54,12 +54,12 @@ class Jobs(NamedTuple):
     unseen: list[int]
     """Processes that use hocket and have no recorder to be read."""
     circles: dict[str, list[list[int]]] = {}
-    """Of each job, ranks that wait for each other."""
+    """Ranks that wait for each other, by job."""
     closed: int = 0
     """Jobs that have ended, whose processes live: left out."""
 
     def only(self, which: str | None) -> Jobs:
-        """Of one job, or of the one with this process; None: those that have not ended."""
+        """One job, or the one with this process; None: those that have not ended."""
         wanted = {
             job: rows for job, rows in self.jobs.items()
             if (not all(map(ended, rows)) if which is None else which == job or which in {str(row.pid) for row in rows})

@@ -100,7 +100,7 @@ class Flat:
         return all(each.dtype == self.dtype for each in self.arrays.values())
 
     def rounded(self, name: str, part: Array) -> Array:
-        """What is read again after `part` was written into this array."""
+        """The values that are read again after `part` was written into this array."""
         return part.astype(self.arrays[name].dtype, copy=False).astype(self.dtype, copy=False)
 
     def forget(self) -> None:

@@ -31,7 +31,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.last: Future[Any] | None = None
-        """Of the latest call."""
+        """The latest call's result."""
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=_carry_out, args=(self._calls,), name=name, daemon=True)
         weakref.finalize(self, self._calls.put, None).atexit = False

@@ -225,7 +225,7 @@ class Messenger:
         return "from any rank" if source == ANY else f"source={self._named(source)}"
 
     def _named(self, rank: int) -> str:
-        """As texts have it: its rank in the job."""
+        """Its rank in the job, as texts have it."""
         return "PROC_NULL" if rank == PROC_NULL else str(self.members.world_ranks[rank])
 
     def _plan(

@@ -71,7 +71,7 @@ class Elastic:
         self._name = ""
         """The job's in recordings, without a generation; "": it is not known yet."""
         self._met = 0
-        """Of the generation at hand: 1: all have come to its meeting; 2: and all know that."""
+        """Stage of the generation at hand: 1: all have come to its meeting; 2: and all know that."""
         self._latest: weakref.ref[Communicator] | None = None
         self._make, self._store = make, store
         self._own = Own("", None, encrypt, (), most, store if hasattr(store, "first") else None)

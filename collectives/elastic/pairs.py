@@ -81,7 +81,7 @@ class Pairs:
         self._shared = Shared()
         self._reactor = self._shared.reactor
         self._waiting: collections.deque[Links] = collections.deque()
-        """Who has connected, and is not met yet."""
+        """Connections that are not met yet."""
         self._met: collections.deque[Communicator] = collections.deque()
         self._meetings: dict[Links, float] = {}
         """Under way, with the moment of their beginning."""

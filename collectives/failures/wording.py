@@ -34,7 +34,7 @@ class Group:
     members: Sequence[int]
     """World ranks, by rank of the communicator."""
     size: int
-    """Of the job."""
+    """The job's."""
 
     @property
     def is_job(self) -> bool:
@@ -43,7 +43,7 @@ class Group:
 
     @property
     def text(self) -> str:
-        """As in "communicator 'world/1.0' of ranks 3, 2"."""
+        """Text such as "communicator 'world/1.0' of ranks 3, 2"."""
         more = f" and {len(self.members) - MOST_SHOWN} more" if len(self.members) > MOST_SHOWN else ""
         of = "" if self.is_job else f" of {ranks(list(self.members)[:MOST_SHOWN])}{more}"
         return f"communicator {self.name!r}{of}"

@@ -215,7 +215,7 @@ class World:
         return self.session.gone
 
     def renewing(self) -> dict[int, dict[str, int]]:
-        """Who is in `renew`, so that others wait for it in vain, and how many calls it had finished."""
+        """Ranks in `renew`, for which others wait in vain, and how many calls each had finished."""
         return {} if self.elastic is None else self.elastic.renewing(self.generation)
 
     # --- from the control plane (reactor's thread)

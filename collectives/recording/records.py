@@ -68,7 +68,7 @@ MOST_LINES = 1 << 18
 LATEST = 1 << 62
 """ns; of times that make sense the difference of any two is a number of 64 bits."""
 MOST_BYTES = 256 << 20
-"""Of all rings of a file that has not as many bytes of the disk: a file of somebody else's may be sparse."""
+"""All rings of a file have no more, unless it takes as many of the disk: somebody else's file may be sparse."""
 """Characters of a text that are kept."""
 MOST_MEMBERS = 600
 """Characters in which the members of a communicator are told, if they can be."""

@@ -154,5 +154,5 @@ def circles(awaited: Mapping[int, Sequence[int]]) -> list[list[int]]:
 
 
 def each_other(ranks: Sequence[int]) -> str:
-    """As in "ranks 0 and 1 wait for each other"."""
+    """Text such as "ranks 0 and 1 wait for each other"."""
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} wait for each other"

@@ -34,11 +34,11 @@ class Iam(NamedTuple):
 
     uid: str
     key: str = ""
-    """Of that process, for this one: its first connection tells it, and later ones prove it."""
+    """That process's key for this one: its first connection tells it, and later ones prove it."""
 
 
 FIRST = {PEER: by_name(Iam), LOBBY: by_name(Enter, Asks)}
-"""What is said at first, by what the connection is for: who comes to the lobby is no member."""
+"""First words, by what the connection is for: a process that comes to the lobby is no member."""
 
 
 class Door:

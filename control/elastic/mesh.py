@@ -53,7 +53,7 @@ ASK = 0.3
 
 
 class Key(NamedTuple):
-    """Who comes to you as this process proves this."""
+    """A connection that says it is this process proves this."""
 
     key: str
 
@@ -63,11 +63,11 @@ class Renews(NamedTuple):
 
     generation: int
     finished: dict[str, int]
-    """How many calls it has finished, by communicator: in a later one it is waited for in vain."""
+    """Calls that it has finished, by communicator: in a later one it is waited for in vain."""
 
 
 OWN = by_name(Key, Renews)
-"""What is not for the agreement."""
+"""Messages that are not for the agreement."""
 
 
 class Mesh:
@@ -93,7 +93,7 @@ class Mesh:
         """The sockets of processes of this host: one that is killed cannot remove its own."""
         self._secret = secrets.token_bytes(16)
         self._keys: dict[str, str] = {}
-        """What others prove when they come again."""
+        """Keys that others prove when they come again."""
         self._mine = Renews(-1, {})
         self._renewing: dict[str, Renews] = {}
         self._vain: dict[str, int] = {}

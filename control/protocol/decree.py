@@ -69,7 +69,7 @@ class Decree:
     def __init__(self, rank: int, members: Iterable[int], generation: int, new: Iterable[int] = ()) -> None:
         self.rank, self.members, self.generation = rank, tuple(members), generation
         self.old = set(self.members) - {*new}
-        """Who was a member before."""
+        """Members of the generation before."""
         self.made: Made | None = None
         self.call: Call | None = None
         self.dead: set[int] = set()
@@ -161,7 +161,7 @@ class Decree:
         return not silent or 2 * len(part) > n or (2 * len(part) == n and {*(self.granted or ())} & of == part)
 
     def _counted(self, here: set[int]) -> list[set[int]]:
-        """Of which ranks more than half must be here."""
+        """Ranks of which more than half must be here."""
         promises = self._lead.promises if self._lead is not None else {}
         met = {promises[rank].met for rank in here if rank in promises}
         return [self.old] if 0 in met else [set(self.members)] if 2 in met else [self.old, set(self.members)]

@@ -89,7 +89,7 @@ class Call(NamedTuple):
     late: tuple[int, ...] = ()
     """Ranks that are not waited for; they are members if they have called in time."""
     met: int = 2
-    """Of this generation: 1: all have come to its meeting; 2: and all know that."""
+    """Stage of this generation: 1: all have come to its meeting; 2: and all know that."""
 
 
 class Late(NamedTuple):

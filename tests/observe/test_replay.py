@@ -119,7 +119,7 @@ def test_a_cable_that_all_ranks_of_two_hosts_share() -> None:
 
 
 def test_a_hierarchical_call_is_replayed() -> None:
-    """Of hosts of one rank it is a ring."""
+    """Hosts of one rank make a ring."""
     hosts = ("anna", "berta", "carla", "dora")
     seen = find(merge(recorded(4, ran_as(computed(4), good), hosts, algorithm="hierarchical")))
     run = taken(seen)
@@ -129,7 +129,7 @@ def test_a_hierarchical_call_is_replayed() -> None:
 
 @pytest.mark.parametrize("change", ["link 0-1 x2", "codec int8"])
 def test_nothing_is_predicted_where_nothing_was_replayed(change: str) -> None:
-    """What is taken as it was fits always: that proves nothing."""
+    """A call that is taken as it was fits always: that proves nothing."""
     seen = find(merge(recorded(4, ran_as(computed(4), good), ("one",) * 4, algorithm="theirs")))
     assert reproduced(taken(seen)) == pytest.approx(taken(seen).seconds, rel=1e-4)
     with pytest.raises(ArgumentError, match="100% of the time in calls is of collectives with a root or algorithms"):

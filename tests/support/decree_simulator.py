@@ -30,7 +30,7 @@ class Simulation:
         self.new = {rank for rank in self.ranks[1:] if apart.random() < 0.4 * (seed % 2)}
         known = apart.randint(0, 1)
         self.met = [known + apart.randint(0, 1) for _ in self.ranks]
-        """Of each: do all know that all have come to the meeting?"""
+        """Do all know that all have come to the meeting?  By member."""
         self.decrees = [code.Decree(rank, self.ranks, 7, self.new) for rank in self.ranks]
         self.alive, self.stopped, self.down = set(self.ranks), set[int](), set[frozenset[int]]()
         self.flight: list[tuple[int, int, int, Any]] = []

@@ -73,7 +73,7 @@ def folder(path: Path) -> None:
 
 
 def examples(place: Path) -> list[tuple[str, bytes, Callable[[Path], None]]]:
-    """What a small job leaves: name, content, who reads it."""
+    """Files of a small job: name, content, reader."""
 
     def job(comm: hocket.Communicator) -> None:
         for path in ("t.json", "t.pftrace"):
@@ -94,7 +94,7 @@ def examples(place: Path) -> list[tuple[str, bytes, Callable[[Path], None]]]:
 
 
 def tried(path: Path, reader: Callable[[Path], None]) -> str:
-    """What is wrong with how it was read; "": nothing."""
+    """The fault in how it was read; "": there is none."""
     began = time.process_time()
     try:
         reader(path)

@@ -129,7 +129,7 @@ MAKEFILE, PROJECT = (ROOT / "Makefile").read_text(), (ROOT / "pyproject.toml").r
 
 
 def test_parsers_take_the_command_lines_of_the_docs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those in blocks whole; those in a sentence may lack words at their end."""
+    """Lines in blocks are whole; one in a sentence may lack words at its end."""
     monkeypatch.delenv("COMP_LINE", raising=False)
     wrong, taken = [], 0
     for path in PAGES:

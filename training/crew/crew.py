@@ -60,14 +60,14 @@ class Change(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the donor and those behind tell each other before a state moves."""
+    """Words of the donor and those behind before a state moves."""
 
     numbers: dict[str, Any]
     """The donor's."""
     known: bool
     """Has this rank digests of its blocks?"""
     made: dict[str, Any]
-    """What has to be alike: the state's arrays, and what else it says (`made`)."""
+    """Facts that have to be alike: the state's arrays, and what else it says (`made`)."""
 
 
 class Crew:
@@ -93,7 +93,7 @@ class Crew:
         self.left_out: tuple[int, ...] = ()
         """Ranks that did not come to the latest moment in time."""
         self.words: tuple[Any, ...] = ()
-        """What each that has come to the latest moment says: its state's `word`."""
+        """The state's `word` of each that has come to the latest moment."""
         self._least, self._timeout = whole(least, "least"), seconds(timeout, "timeout")
         self._grace = Grace(grace if isinstance(grace, str) else seconds(grace, "grace"))
         self._on_change, self._replicated = on_change, replicated

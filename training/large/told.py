@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Told(NamedTuple):
-    """What one layer has told."""
+    """Facts that one layer has told."""
 
     comm: Any
     alike: bool
@@ -39,7 +39,7 @@ def tell_all(stages: Iterable[Any], comm: Any) -> None:
 
 
 def asked(array: Any) -> list[Told]:
-    """What is known of it; not what was told of ranks that are lost now."""
+    """Facts known of it, without those told of ranks that are lost now."""
     while array is not None:
         if id(array) in _told:
             return [told for told in _told[id(array)] if not getattr(told.comm, "lost", ())]

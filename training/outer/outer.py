@@ -274,7 +274,7 @@ class Outer:
 
     @property
     def word(self) -> list[bool]:
-        """What this rank tells the others when it comes to a moment of a crew: does it finish, and has it trained?"""
+        """This rank's word at a moment of a crew: does it finish, and has it trained?"""
         return [self._ends, self._trained]
 
     def _finished(self, comm: Any) -> bool:

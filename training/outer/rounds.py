@@ -50,4 +50,4 @@ class Flight:
     ended: Future[None] | None = None
     """None: in the caller's thread, which has waited for it."""
     wrong: str = ""
-    """What this rank's parameters are that they were not at the beginning: replaced, thawed, added."""
+    """Changes of this rank's parameters since the beginning: replaced, thawed, added."""

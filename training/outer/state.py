@@ -21,7 +21,7 @@ FIELDS = {"kind", "size", "rank", "step", "arrays", "numbers", "owed"}
 NUMBERS = {"steps", "counts", "rounds", "since", "steps_at", "fragments", "flight"}
 """... and of its numbers."""
 SAME = ("every", "by", "delay", "start")
-"""What has to be as it was, by the loop's attributes."""
+"""Attributes of the loop that have to be as they were."""
 
 
 def saved(outer: Outer) -> dict[str, Any]:

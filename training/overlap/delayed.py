@@ -78,7 +78,7 @@ class Delayed:
         self._velocity = {name: np.zeros_like(x) for name, x in self.parameters.items()} if momentum else {}
         self._sent: dict[str, Any] = {}
         self._rates = (lr, momentum)
-        """Of the step that was sent: a schedule may have set others when its average arrives."""
+        """Rates of the step that was sent: a schedule may have set others when its average arrives."""
         self._steps, self._agreed = 0, False
         self._written: dict[str, int] = {}
         """Digests of the parameters, as the last step left them."""

@@ -38,7 +38,7 @@ class Sent:
         """Whose elements it sends, and of which tensors it tells whether they were ready."""
         self.needs = frozenset(self.tensors)
         self.missing = len(self.needs)
-        """How many of them are not ready since the last `step`."""
+        """Count of those that are not ready since the last `step`."""
 
     def issue(self, every: Sequence[Gradient], carrier: Carrier) -> None:
         """Begin to average it, behind its last call, which nobody has waited for if it has no tensor's elements."""
@@ -94,7 +94,7 @@ class Gradient:
         self.sent: list[tuple[Sent, int, int, int]] = []
         """Its units, where in their memory its piece begins, and which elements these are."""
         self.units: list[Sent] = []
-        """Those, and the one that tells of it."""
+        """Tensors of the bucket, and the one that tells of it."""
         self.told: tuple[Sent, int] | None = None
         """Where it is told how many ranks made it ready."""
         self.array: Any = None

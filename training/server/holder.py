@@ -69,7 +69,7 @@ class Holder:
         self.layout = Layout(tables, self._shards or 1)
         self.folder = None if snapshot is None else Folder(snapshot)
         self._most: dict[tuple[int, int, int], float] = {}
-        """What was worked out of the layout (`_longest`)."""
+        """Bytes of the longest frames, worked out of the layout (`_longest`)."""
         self.replicas: dict[int, Replica] = {}
         self.workers: dict[int, Link] = {}
         self._left: set[int] = set()
@@ -224,7 +224,7 @@ class Holder:
         return most
 
     def carry_out(self, link: Link, frame: Frame) -> None:
-        """What it says.  Waits for the view that it is of, if that is not here.  Raises ValueError: it is a lie."""
+        """The message.  Waits for the view that it is of, if that is not here.  Raises ValueError: it is a lie."""
         words, keys, payload = frame
         kind, number = words[0] & 0xFF, words[0] >> 8 & 0xFFFFFF
         if kind == NAMED:
@@ -297,7 +297,7 @@ class Holder:
         return with_codec.decode(payload, part.end - part.first)
 
     def _tell(self, replica: Replica, said: Any) -> None:
-        """What this process has to say itself."""
+        """Messages of this process itself."""
         out = replica.take(said, None)
         if out:
             self._send(replica, out)

@@ -72,7 +72,7 @@ class Member:
         self._has_view = True
 
     def _viewed(self) -> View:
-        """Of the communicator's generation, or of a later one if somebody is lost meanwhile, or does not come."""
+        """Agree in the communicator's generation, or in a later one if somebody is lost meanwhile or does not come."""
         while True:
             patience = WAIT if self._has_view else None
             try:

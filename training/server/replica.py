@@ -32,7 +32,7 @@ from hocket.training.server.wire.messages import (
 )  # fmt: skip
 
 OF_A_WORKER, OF_THE_HEAD, OF_THE_COPY = (Hello, Push, Pull), (Begin, Item, Filled, Forward), (At, Got, Applied)
-"""What is heard from a worker of the view, from the shard's head, and from its copy, alone."""
+"""Messages that only a worker of the view, only the shard's head, and only its copy may send."""
 Out = list[tuple[int, Any]]
 
 
@@ -48,7 +48,7 @@ class Replica:
         self.head: Link | None = None
         self._workers: frozenset[int] = frozenset()
         self._head_uid = -1
-        """Of the view."""
+        """The view's."""
 
     @property
     def has(self) -> str:
@@ -59,7 +59,7 @@ class Replica:
         return self.shard.generation == generation
 
     def take(self, said: Any, link: Link | None) -> Out:
-        """What is to be sent, and was sent if it is for the copy.  `link`: on which it came, from another process.
+        """Messages to send; one for the copy was sent.  `link`: on which it came, from another process.
 
         Raises ValueError: who is at its other end has not to say that.
         """

@@ -109,7 +109,7 @@ class Rows:
         return np.asarray((2 * random - 1) * float(self.scale or 0), self.dtype)
 
     def nbytes(self, count: int) -> int:
-        """Of so many rows and their keys."""
+        """Bytes of so many rows and their keys."""
         return count * (8 + self.width * np.dtype(self.dtype).itemsize)
 
     def said(self) -> str:

@@ -33,7 +33,7 @@ class Says(NamedTuple):
 
 
 def read(word: Any) -> Says | None:
-    """What a member has said; None: it makes no sense."""
+    """A member's words; None: they make no sense."""
     try:
         says = Says(*word)
     except TypeError:
@@ -66,7 +66,7 @@ class View(NamedTuple):
 
 
 def refused(words: Sequence[Any], previous: Sequence[int | None]) -> dict[int, str]:
-    """Who takes no part, by rank, and why.  `previous`: each one's rank in the generation before; None: it is new.
+    """Ranks that take no part, and why.  `previous`: each one's rank in the generation before; None: it is new.
 
     Those who have had a view go on, whatever a newcomer says; it has to say what they do.
     """

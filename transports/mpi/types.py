@@ -11,7 +11,7 @@ TYPES = {
 }  # fmt: skip
 """MPI's pairs of a double or a long and an index are laid out otherwise than ours."""
 OF_NANS = ("min", "max", "minloc", "maxloc")
-"""Of floats these are not MPI's: where one is NaN, MPICH's ranks hold different results, and Intel's lose it."""
+"""These ops of floats are not MPI's: where one is NaN, MPICH's ranks hold different results, and Intel's lose it."""
 ARITHMETIC = {"sum": "SUM", "prod": "PROD"}
 ORDER = {"min": "MIN", "max": "MAX"}
 LOGIC = {"band": "BAND", "bor": "BOR", "bxor": "BXOR", "land": "LAND", "lor": "LOR", "lxor": "LXOR"}

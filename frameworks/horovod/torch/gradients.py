@@ -63,9 +63,9 @@ class Averages:
         if groups is not None and names:
             self._group(groups)
         self._kinds: dict[str, bool] | None = {} if sparse else None
-        """Of names that some rank has had a gradient of: is it sparse?  All ranks know the same."""
+        """Is it sparse?  By name, once some rank has had its gradient.  All ranks know the same."""
         self._sparse: set[str] = set()
-        """Of which this rank has had sparse gradients."""
+        """Names of which this rank has had sparse gradients."""
         self._ready: dict[str, Tensor] = {}
         """Gradients that wait for others of their group."""
         self.under_way: dict[str, tuple[Pending, int, Any]] = {}
@@ -107,7 +107,7 @@ class Averages:
         return self._kinds
 
     def anywhere(self, flags: list[bool]) -> list[bool]:
-        """Of each flag: is it set on some rank?"""
+        """Is each flag set on some rank?"""
         made = torch.tensor(flags, dtype=torch.uint8)
         calls.reduced([made], "kinds of gradients", Max, 1.0, 1.0, self.process_set, in_place=True, waits=True).wait()
         return [bool(flag) for flag in made]

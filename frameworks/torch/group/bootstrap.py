@@ -68,7 +68,7 @@ def child(comm: Communicator, ranks: list[int], name: str, seconds: float) -> Co
 
 
 def limit_of(comm: Communicator) -> timedelta:
-    """How long its calls may take, as torch can say it."""
+    """The most that its calls may take, as torch can say it."""
     return timedelta(seconds=min(comm.timeout, LONGEST))
 
 

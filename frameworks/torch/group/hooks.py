@@ -1,4 +1,4 @@
-"""What torch's hooks see of a group (torch 2.14): `register_pre_hook`, `register_post_hook`, TORCH_DIST_NAN_CHECK=1.
+"""Calls as the hooks of torch 2.14 see them: `register_pre_hook`, `register_post_hook`, TORCH_DIST_NAN_CHECK=1.
 
 torch calls hooks in C++, on the way to a compiled backend, which calls of a group made in Python do not go.  Such a
 group is of another class while it has hooks, so that a group without them pays nothing.
@@ -47,7 +47,7 @@ CALLS: dict[str, tuple[str, int | None, int | None]] = {
 }
 """A method -> torch's name for it in 2.15, and which arguments are its inputs and its outputs."""
 FAMILIES = ("ALLREDUCE", "REDUCE_SCATTER", "ALLGATHER", "ALLTOALL")
-"""What torch 2.14 calls all names that begin so."""
+"""The one name that torch 2.14 gives to all that begin so."""
 ROOTED = {"reduce", "broadcast", "gather", "gather_single", "scatter", "send", "recv"}
 NAN_CHECK = -1
 """The id of the hook of TORCH_DIST_NAN_CHECK=1: before all that users number from 0."""

@@ -1,4 +1,4 @@
-"""What torch's Python code gets where it asks a group made in Python for its backend, and for what only others have."""
+"""Answers for torch's Python code, which asks a group made in Python for its backend and for what only others have."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ for _name in (
 
 
 class Shim(Without):
-    """What `group._get_backend(device)` gives: a backend, of what the group does."""
+    """The backend that `group._get_backend(device)` gives: it does what the group does."""
 
     supports_splitting = True
     supports_coalescing = supports_shrinking = supports_time_estimate = _supports_time_estimate = False

@@ -64,7 +64,7 @@ class Gradients:
         self._own_sparse: set[Tensor] = set()
         """... of which these were sparse on this rank."""
         self._kinds: dict[Tensor, bool] = {}
-        """Of parameters that some rank has used: are their gradients sparse?"""
+        """Are the gradients sparse?  By parameter, once some rank has used it."""
         self.closed = False
         for p in self.params:
             averages.declare(names[p], p.detach())

@@ -113,7 +113,7 @@ class Distributed:
         return call
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As the optimizer's.  After a backward pass, in place of `step`: this step is left out, on all ranks."""
+        """The optimizer's.  After a backward pass, in place of `step`: this step is left out, on all ranks."""
         self._leave_out()
         self._synchronized = False
         above: Any = super()
@@ -126,7 +126,7 @@ class Distributed:
         self._stepped = set()
 
     def _leave_out(self) -> None:
-        """What the backward pass has sent is not stepped by."""
+        """Drop the gradients that the backward pass has sent."""
         self._gradients.drop()
 
     def finish(self) -> None:
@@ -174,7 +174,7 @@ class Distributed:
         return above.state_dict()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As the optimizer's, when all steps are applied.  Schedulers that were made of the first one follow it."""
+        """The optimizer's, when all steps are applied.  Schedulers that were made of the first one follow it."""
         self.finish()
         above: Any = super()
         groups = self.param_groups
@@ -195,7 +195,7 @@ class Distributed:
         self._gradients.averages.close()
 
     def release(self) -> None:
-        """As `close`, but for the scheduler's lanes and threads."""
+        """Let go as `close` does, but keep the scheduler's lanes and threads."""
         if self._gradients.closed:
             return
         try:
@@ -206,7 +206,7 @@ class Distributed:
             remove(self._handles)
 
     _handles: list[Any]
-    """Of all hooks."""
+    """Handles of all hooks."""
 
     def report(self) -> list[Timing]:
         """The scheduler's: for each parameter what its average took."""

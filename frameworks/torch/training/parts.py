@@ -21,7 +21,7 @@ all parameters, or count steps in their groups: nobody but their authors knows."
 
 
 def why_whole(optimizer: Any, kind: type, forward: Forward) -> str:
-    """What keeps this step of an optimizer of this class from being taken in parts; "": nothing does."""
+    """The reason why this optimizer's step is not taken in parts; "": it may be."""
     hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     if kind not in BEARING:
         return f"{kind.__module__}.{kind.__qualname__} is not known to step each parameter by itself"

@@ -40,7 +40,7 @@ class ServedEmbedding(torch.nn.Module):
         self._pushed: list[Keys] = []
         """Keys of what was pushed since that was begun."""
         self._gradients: list[tuple[Keys, torch.Tensor]] = []
-        """What this step has given."""
+        """Gradients that this step has given."""
         self._pushes: list[tuple[Handle, torch.Tensor]] = []
         client.gathering.add(self)
 

@@ -1,4 +1,4 @@
-"""What a process that holds the key cannot do to the others, whatever it says of them, and of itself."""
+"""A process that holds the key does nothing to the others, whatever it says of them, and of itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ elastic.NEWCOMERS = 1.0
 
 
 def beside(source: str, lies: str) -> list[dict[str, Any]]:
-    """What two members say that run `source` while somebody runs `lies`."""
+    """Run `source` on two members while somebody runs `lies`: the members' output."""
     with Job(2, PATIENT + source, env={"HOCKET_SECRET": SECRET}) as job:
         liar = Newcomer(job, LIAR + lies, HOCKET_SECRET=SECRET)
         try:

@@ -26,7 +26,7 @@ def _right(text: str, job: set[int]) -> None:
 
 
 def _errors(call: Callable[[hocket.Communicator, bool], object]) -> dict[int, hocket.Error]:
-    """What ranks 2 and 3 raise in a communicator whose ranks 0 and 1 they are, the other way round."""
+    """Errors of ranks 2 and 3 in a communicator whose ranks 1 and 0 they are."""
 
     def rank(comm: hocket.Communicator) -> hocket.Error | None:
         sub = comm.split(comm.rank // 2, key=-comm.rank)
@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Callable[[hocket.Communicator, bool], object], set[int], 
     "dest": (lambda sub, alone: sub.send(X, 7), {2, 3}, {2, 3, 7}),
     "failed": (lambda sub, alone: sub.abort(ValueError("no")) if alone else sub.allreduce(X.copy()), {3}, {2, 3}),
 }
-"""What both do; who raises; which ranks the texts have."""
+"""Calls of both; ranks that raise; ranks in the texts."""
 
 
 @pytest.mark.parametrize("kind", CASES)

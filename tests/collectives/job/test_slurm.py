@@ -109,7 +109,7 @@ class Slurm:
 
 
     def _steps(self) -> list[Path]:
-        """What slurmd started for steps of these nodes."""
+        """Processes that slurmd started for steps of these nodes."""
         found = []
         for name in Path("/proc").glob("[0-9]*/comm"):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a user sees after every step is what one process without hocket would show: all of torch's optimizers, others,
+"""After every step a user sees what one process without hocket would show: all of torch's optimizers, others,
 schedules, groups, hooks; and the ends of steps and optimizers that go another way."""
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def alone(case: dict[str, Any], rank: int) -> list[list[torch.Tensor]]:
 
 
 def weights(made: Any, state: bool = False) -> list[torch.Tensor]:
-    """As a user reads them: from the parameters, or from the model's state, which comes first then."""
+    """Values as a user reads them: from the parameters, or from the model's state, which comes first then."""
     kept = dict(made.state_dict()) if state else {}
     found = [kept[name] if state else p.detach() for name, p in made.named_parameters()]
     return [each.clone() for each in chain(found, getattr(made, "average", []))]
@@ -191,7 +191,7 @@ def backward(made: Any, comm: Communicator, *steps: int) -> None:
 
 
 def left_out(comm: Communicator) -> None:
-    """What comes in place of `step` leaves it out, on all ranks; the next one takes its own averages."""
+    """A step is left out, on all ranks; the next one takes its own averages."""
     def skipped(made: Any, optimizer: Any) -> None:
         optimizer.synchronize()
 

@@ -54,7 +54,7 @@ def test_case(name: str, results: dict[str, list[str]]) -> None:
 
 
 def test_lightning_counts_all_batches_of_a_step() -> None:
-    """Those whose gradients accumulate, with Lightning's classes stood in for; a restart begins at 0."""
+    """Batches whose gradients accumulate, with Lightning's classes stood in for; a restart begins at 0."""
     source = """
 import sys, types, torch, hocket, hocket.torch
 lightning, inside = types.ModuleType("lightning"), types.ModuleType("lightning.pytorch")

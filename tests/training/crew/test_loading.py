@@ -1,4 +1,4 @@
-"""What a member sends to newcomers before they come: to each in its own time."""
+"""A member sends its state to newcomers before they come: to each in its own time."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def whole_model(stages: int, parts: int) -> Arrays:
 
 
 def noise(model: Arrays, rank: int, step: int, kind: str) -> Arrays:
-    """Of one data rank's gradient, which is this and a tenth of the parameters; None: it has none."""
+    """One data rank's gradient is this and a tenth of the parameters; None: it has none."""
     found: Arrays = {
         name: dice(rank, step, *map(ord, name)).normal(size=array.shape).astype(np.float32)
         for name, array in model.items()

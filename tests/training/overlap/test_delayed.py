@@ -214,7 +214,7 @@ def test_ranks_that_begin_apart_are_told() -> None:
 
 
 def test_back_to_a_checkpoint_after_a_step() -> None:
-    """What that step sent is waited for and forgotten, also where its average is no number."""
+    """The step's gradient is waited for and forgotten, also where its average is no number."""
 
     def program(comm: Communicator) -> Any:
         w = {"w": np.zeros(3), "v": np.zeros(2)}

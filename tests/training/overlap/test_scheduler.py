@@ -502,7 +502,7 @@ def test_sums_of_halves_warn_of_nothing() -> None:
 
 @pytest.mark.parametrize("order", ["priority", "agreed"])
 def test_back_to_a_state_while_a_step_is_under_way(order: str) -> None:
-    """What that step owes counts for what was before."""
+    """A debt of that step counts for what was before."""
 
     def program(comm: hocket.Communicator, back: bool) -> Any:
         scheduler, gradient = Scheduler(comm, order=order, compressor="topk:0.1"), np.zeros(500, np.float32)

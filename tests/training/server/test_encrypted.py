@@ -65,7 +65,7 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("encrypt", [True, False])
 def test_nothing_of_a_pair_is_to_be_read(encrypt: bool) -> None:
-    """Of a push, a pull and a newcomer's state; the environment says nothing of a secret or of encryption."""
+    """No byte of a push, a pull or a newcomer's state is in clear; the environment has no secret and no encryption."""
     source = TALK.replace("{encrypt}", str(encrypt)).replace("{secret!r}", repr(SECRET))
     env = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{free_port()}", "PYTHONPATH": worlds.PATH, "HOCKET_SECRET": ""}
     with jobs.Job(2, source, env=env) as job:

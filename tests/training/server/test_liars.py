@@ -1,4 +1,4 @@
-"""What one that holds the key can do to others by frames: nothing but end its own link.
+"""A process that holds the key can do nothing to others by frames: it ends its own link.
 
 It is a member of the view and speaks by hand, or it is none.
 """

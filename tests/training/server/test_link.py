@@ -44,7 +44,7 @@ def test_what_was_sent_is_let_go() -> None:
 
 
 def unread(comm: hocket.Communicator) -> None:
-    """As many as are posted arrive in order, also where the other end has shown what it has read, or guesses."""
+    """All that are posted arrive in order, also where the other end has shown what it has read, or guesses."""
     link = Link(comm.dup(), to_server=True)
     if comm.rank == 0:
         for number in range(2000):

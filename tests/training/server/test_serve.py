@@ -91,7 +91,7 @@ PARTS: dict[str, Range | Rows] = {
 
 
 def changes_nothing(comm: Communicator) -> None:
-    """What is refused: no slice, no row of any server, nothing of what a codec has left."""
+    """A refused push changes no slice, no row of any server, nothing of what a codec has left."""
     for codec in (None, "int8"):
         with serve(comm, PARTS, on=range(comm.size), works=True) as server, Client(server, codec=codec) as client:
             if comm.rank:
@@ -146,7 +146,7 @@ def of_torch(comm: Communicator) -> None:
 
 
 def test_tensors_are_pushed() -> None:
-    """Those that require grad, and dtypes that NumPy has not, too."""
+    """Tensors that require grad, and dtypes that NumPy has not, too."""
     spread(of_torch, 1, "threads")
 
 

@@ -85,7 +85,7 @@ def written(folder: snapshots.Folder, value: float, shards: int, order: int, onl
 
 
 def read(folder: snapshots.Folder, shards: int) -> list[dict[Any, Any]]:
-    """What all shards begin with, by key or place: which elements they have, once each."""
+    """Values with which all shards begin, by key or place: which elements they have, once each."""
     rows: dict[int, Any] = {}
     slices: dict[int, Any] = {}
     layout = Layout(DEALT, shards)
@@ -184,7 +184,7 @@ def one(folder: snapshots.Folder, order: int) -> pathlib.Path:
 
 
 def test_a_folder_is_its_users_alone(tmp_path: pathlib.Path) -> None:
-    """What others have left there is neither followed nor read, and nobody else reads what is written."""
+    """Files of others there are neither followed nor read, and nobody else reads what is written."""
     folder, precious = snapshots.Folder(str(tmp_path / "a" / "b")), tmp_path / "precious"
     precious.write_text("precious")
     half = tmp_path / "a" / "b" / "shard-0-of-1.000000000003~"

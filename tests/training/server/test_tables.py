@@ -59,7 +59,7 @@ def test_shares_are_about_as_large() -> None:
 
 
 def test_what_a_codec_leaves_is_taken_back_if_a_push_is_refused() -> None:
-    """As if it had not been made, also if others were encoded since; one that cannot be encoded leaves nothing."""
+    """A push taken back leaves nothing, also if others were encoded since; nor does one that cannot be encoded."""
     dice = np.random.default_rng(1)
     refused, kept, last = (Change(0, 0, None, dice.standard_normal(300).astype(np.float32)) for _ in range(3))
     encoder, codec = Encoder(wire_codec("int8")), CODECS[wire_codec("int8") - 1]

@@ -270,7 +270,7 @@ def library() -> None:
 
 
 def nans() -> None:
-    """Of floats min and max are ours, whatever the setting says: a NaN comes to all ranks.  Integers are MPI's."""
+    """Min and max of floats are ours, whatever the setting says: a NaN comes to all ranks.  Integers are MPI's."""
     comm = hocket.init()
     assert comm.world.config.algorithm == "mpi"
     x = np.array([1.0, comm.rank], np.float32)

@@ -54,7 +54,7 @@ def route(gates: Array, top: int, room: int | None) -> Route:
 
 
 def room(capacity: float | None, top: int, tokens: int, experts: int) -> int | None:
-    """How many of a rank's tokens an expert takes: rounded up, but not for the rounding of floats.
+    """Tokens of a rank that an expert takes: rounded up, but not for the rounding of floats.
 
     >>> room(1.1, top=1, tokens=100, experts=10)        # 1.1 * 100 / 10 is 11.000000000000002
     11

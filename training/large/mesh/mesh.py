@@ -72,7 +72,7 @@ class Mesh:
         self.staged: set[str] = set()
         """Axes along which a pipeline's stages stand."""
         self.apart: set[str] = set()
-        """Those of them whose stages change their parameters at other times: "pipedream"."""
+        """The ones whose stages change their parameters at other times: "pipedream"."""
         spare = comm.rank not in self.places
         self.comm = comm.split(None if spare else 0, 0 if spare else self.places.index(comm.rank))
         """All ranks of the mesh, in the order of their places; None on a spare rank."""

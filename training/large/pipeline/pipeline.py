@@ -115,7 +115,7 @@ class Pipeline:
             )
 
     def _check_back(self, each: Pass, dx: Array, kept: _Kept) -> None:
-        """As `_check`, of the gradient for the stage before, which waits for one like what it gave."""
+        """Check the gradient for the stage before, which waits for one like what it gave."""
         number = each.chunk * self.comm.size + self.comm.rank
         takes, gives = self._takes[self.comm.rank][each.chunk], _form(np.asarray(dx))
         if number == 0 or takes == gives:

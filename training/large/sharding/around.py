@@ -62,7 +62,7 @@ class Around:
         return dict(alike)
 
     def _ask(self, name: str, comms: dict[str, Any]) -> None:
-        """What layers have told of a parameter."""
+        """Facts that layers have told of a parameter."""
         array = self.flat.held.first(name)
         if any(each.is_shard() for each in getattr(array, "placements", ())):
             how = "clip gradients by torch.nn.utils.clip_grad_norm_ instead"

@@ -31,7 +31,7 @@ class Shards:
     ) -> None:  # fmt: skip
         self.optimizer, self.comm, self.clip, self.order, self.codec = optimizer, comm, clip, order, codec
         self.axes: list[Any] = []
-        """Those along which the model of which `clip` takes the norm is cut, besides `comm`."""
+        """Axes along which the model is cut besides `comm`: `clip` takes the norm over them, too."""
         around = self._around_it = None if clip is None else self._around(parameters, units, alike)
         agree(comm, "Sharded", lambda: self._said(parameters, units))
         self.units = cut(self.flat, self._groups(units), comm.rank, comm.size)
@@ -46,10 +46,10 @@ class Shards:
         self._exact = self.flat.exact() and not coded
         """Do the parameters show all bits of `w`?"""
         self._coarse: Array | None = np.empty_like(self.w) if coded else None
-        """What all ranks have got of `w`, by a codec."""
+        """The values of `w` that all ranks have got by a codec."""
         self._begin()
         self._counted = self._own
-        """What of the shard counts on this rank in the norm."""
+        """The part of the shard that counts on this rank in the norm."""
         if around is not None:
             counted, wrong = around.counted()
             self._tell(wrong)
@@ -70,7 +70,7 @@ class Shards:
                 self._coarse[unit.shard] = self._mine(unit, whole)
 
     def _take_changes(self) -> None:
-        """What others have made of the parameters since the last step: loaded, clamped, masked or averaged ones."""
+        """Take parameters that others have loaded, clamped, masked or averaged since the last step."""
         for name, first, where in self._own:
             w = self.w[where]
             if self._exact:

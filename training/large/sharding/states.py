@@ -37,7 +37,7 @@ def saved(shards: Shards) -> dict[str, Any]:
 
 
 def found(shards: Shards, given: Sequence[dict[str, Any]]) -> list[tuple[Array, slice, Array]]:
-    """What goes where: a vector, its elements, and what they become."""
+    """Each vector of this rank, a slice of it, and the values that come there."""
     _check(shards, given)
     return [
         (vector, piece.shard, _part(given, what, piece.name, piece.first, piece.shard.stop - piece.shard.start))

@@ -103,5 +103,5 @@ class Zero3(Zero2):
         """Nobody keeps them."""
 
     def _take_changes(self) -> None:
-        """Those were taken when they were made, in `gathered`."""
+        """Changes were taken when they were made, in `gathered`."""
 

@@ -12,11 +12,11 @@ from hocket.training.server.shards.store import Item, unlike
 from hocket.training.server.tables import Layout, Part, shares
 
 State = Mapping[Item, Mapping[str, Array]]
-"""What a shard has, as `Tables.dump` gives it."""
+"""A shard's arrays, as `Tables.dump` gives them."""
 
 
 def dealt(old: Layout, states: Sequence[State], new: Layout, shard: int) -> State:
-    """What this shard of `new` has of the states of all shards of `old`, which has the same tables."""
+    """The state of this shard of `new`, made of those of all shards of `old`, which has the same tables."""
     made: dict[Item, Mapping[str, Array]] = {}
     for number, part in new.of(shard):
         if part is None:

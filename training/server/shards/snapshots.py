@@ -45,7 +45,7 @@ class Book(NamedTuple):
 
 
 class File(NamedTuple):
-    """What a name says."""
+    """A snapshot's name, taken apart."""
 
     shards: int
     shard: int

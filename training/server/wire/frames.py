@@ -208,7 +208,7 @@ def packed(arrays: Mapping[str, Array]) -> Array:
 
 
 def unpacked(payload: Array | None) -> dict[str, Array]:
-    """What `packed` was given, in memory of their own.  ValueError: they are something else."""
+    """The arrays that `packed` was given, in memory of their own.  ValueError: they are something else."""
     if payload is None or payload.size < 8:
         raise ValueError("arrays are cut short")
     at = 8 + int.from_bytes(payload[:8].tobytes(), "little")

@@ -46,7 +46,7 @@ class Link:
         self.comm, self.peer = comm, 1 - comm.rank
         self.open = True
         self.uid: int | None = None
-        """Who is at the other end, if that is proven: it said so, or was where a view says that it listens."""
+        """The process at the other end, if that is proven: it said so, or was where a view says that it listens."""
         self.made = to_server
         """Has this end made it?"""
         outgoing, coming = np.zeros(WORDS, np.int64), np.zeros(WORDS, np.int64)

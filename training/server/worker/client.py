@@ -61,7 +61,7 @@ class Client:
         self._encoder, self._answers = Encoder(wire_codec(codec)), wire_codec(answers)
         self._window, self.clock = whole(window, "window"), 0
         self.gathering: weakref.WeakSet[Any] = weakref.WeakSet()
-        """What pushes at the end of a clock: `flush()` of each is called then."""
+        """Objects that push at the end of a clock: `flush()` of each is called then."""
         elastic = comm.door is not None if member is None else member.elastic
         like = comm if member is None else member.comm
         self._heads = Heads(self.who, named, elastic, timeout, {"like": like, **how})
@@ -227,7 +227,7 @@ class Client:
 
     @staticmethod
     def _keys(table: Table, rows: Any) -> Array | None:
-        """Of rows; a `Range` has none."""
+        """Keys of rows; a `Range` has none."""
         if isinstance(table, Rows):
             return as_keys(rows)
         if rows is not None:

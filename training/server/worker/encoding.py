@@ -1,4 +1,4 @@
-"""What a client's pushes are on the wire: the table's own dtype, or fewer bits, whose loss comes with the next push."""
+"""A client's pushes on the wire: in the table's own dtype, or in fewer bits, whose loss comes with the next push."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def wire_codec(given: Any) -> int:
 
 
 def as_values(given: Any, dtype: str) -> Array:
-    """What is pushed, as a contiguous array of the table's dtype; of a torch tensor its values, on the host."""
+    """The values that are pushed, as a contiguous array of the table's dtype on the host; of a torch tensor too."""
     unmasked(given, "values")
     if hasattr(given, "detach"):
         given = given.detach().cpu()

@@ -83,7 +83,7 @@ class Open(NamedTuple):
     alone: bool = False
     """Nobody waits for it yet."""
     undo: Callable[[], None] | None = None
-    """Of a push: what is called if it was refused."""
+    """Called if a push was refused."""
 
 
 def take_answer(link: Shared, entry: Open | None, nbytes: int) -> None:

@@ -27,7 +27,7 @@ REACH = 5.0
 
 
 def fate(outbox: Outbox) -> str:
-    """What became of what a shard had acknowledged, and what to do."""
+    """The fate of changes that a shard had acknowledged, and what to do."""
     done, kept = outbox.changes(outbox.acknowledged), outbox.changes(outbox.kept)
     what = f"{kept} of the {done} pushes of this worker" if kept else f"perhaps some of this worker's {done} pushes"
     return (

@@ -27,7 +27,7 @@ class Outbox:
         self._others: list[int] = []
         """Numbers that are no changes, behind the snapshot before the newest: clocks, and what was refused."""
         self._dropped = 0
-        """How many there were before."""
+        """Count of such numbers that were dropped before."""
         self.slowest = 0
         self.clock: int | None = None
         """None: it has not joined."""
@@ -57,7 +57,7 @@ class Outbox:
         return self.push(Clock(clock))
 
     def changes(self, last: int) -> int:
-        """How many of the numbers up to `last` are changes."""
+        """Count of changes among the numbers up to `last`."""
         return max(0, last - self._dropped - bisect.bisect_right(self._others, last))
 
     def take(self, message: Any) -> tuple[list[Ended], list[Any]]:

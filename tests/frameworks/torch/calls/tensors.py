@@ -87,7 +87,7 @@ def tensors_without_memory() -> None:
 
 
 def freed(x: torch.Tensor) -> torch.Tensor:
-    """As FSDP leaves tensors whose memory it has given back."""
+    """A tensor whose memory was given back, as FSDP leaves it."""
     x.untyped_storage().resize_(0)
     return x
 
