@@ -63,8 +63,8 @@ class Session(ABC):
         """To the coordinator."""
 
     @abstractmethod
-    def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
-        """Say goodbye, and how many calls this rank has finished, by communicator.  Never raises, may be repeated.
+    def close(self, goodbye: say.Goodbye | None = None, patient: bool = False) -> None:
+        """Say goodbye, and which calls this rank has finished.  Never raises, may be repeated.
 
         Takes at most about 3 s, as rank 0 waits for the others; if it is `patient`, until they have left.
         """
@@ -180,12 +180,12 @@ class LinkSession(Session):
     def send(self, message: say.Message) -> None:
         self._link.send(say.pack(message))
 
-    def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
+    def close(self, goodbye: say.Goodbye | None = None, patient: bool = False) -> None:
         if self._member.closed or self.reactor.dead:
             return
         self._member.closed = True
         try:
-            self.send(say.Goodbye(finished or {}))
+            self.send(goodbye or say.Goodbye({}))
             if not self.reactor.inside():
                 self._wait((say.Bye, 0), seconds=GOODBYE, absence=False)
                 if self._links is not None:

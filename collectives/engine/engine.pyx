@@ -145,12 +145,13 @@ cdef class Engine:
     def size(self):
         return self.core.size
 
+    def made(self, uint32_t number):
+        """The plan of call `number`; None if it is too long ago or has not come."""
+        return self.recent[number % RECENT] if 0 < number <= self.seq and self.seq - number < RECENT else None
+
     def call(self, uint32_t number):
         """What call `number` was, in words; "" if it is too long ago or has not come."""
-        cdef Plan plan
-        if not 0 < number <= self.seq or self.seq - number >= RECENT:
-            return ""
-        plan = self.recent[number % RECENT]
+        cdef Plan plan = self.made(number)
         if plan is None:
             return ""
         return f"{plan.text}, first made at {plan.site}" if plan.site not in ("", "?") else plan.text

@@ -17,6 +17,14 @@ ARRIVAL_WAIT = 2.0
 """Seconds of waiting after which a rank that has left counts as missing, where nothing says that all has arrived."""
 
 
+LATEST = 4
+"""Calls that a rank tells of when it leaves."""
+
+
+class Parted(Exception):
+    """Within the library: a rank that has left has finished another call in the place of this one."""
+
+
 class HasLeft(Exception):
     """Within the library: a call waits for these ranks of its communicator, and they have left."""
 

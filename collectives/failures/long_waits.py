@@ -12,7 +12,13 @@ from hocket.collectives.engine.engine import Engine
 from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of, at
 from hocket.collectives.failures.flight import FlightRecorder
-from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft, missed_in_collective, missed_in_messages
+from hocket.collectives.failures.leaving import (
+    ARRIVAL_WAIT,
+    HasLeft,
+    Parted,
+    missed_in_collective,
+    missed_in_messages,
+)
 from hocket.collectives.failures.wording import by_rank, describe_account
 from hocket.collectives.recording.records import NOBODY, Kind
 from hocket.collectives.waiting.queued import oldest, under_way
@@ -67,7 +73,10 @@ class LongWaits:
         return waiting
 
     def look_who_left(self, engine: Engine, waiting: LongWait, stranded: Iterable[int]) -> None:
-        """Raise `HasLeft` if a call of this engine needs a rank that has left, renews, or is one of `stranded`."""
+        """Raise `HasLeft` if a call of this engine needs a rank that has left, renews, or is one of `stranded`.
+
+        Or `Parted` if one of these made another call instead.
+        """
         parted = self.world.renewing() | self.world.gone.left
         left = {self.world_ranks.index(r): calls for r, calls in parted.items() if r in self.world_ranks}
         absent = dict.fromkeys(stranded) | {r: calls.get(self.name) for r, calls in left.items()}
@@ -77,6 +86,10 @@ class LongWaits:
         waiting.left = frozenset(absent)
         if plan is None or plan.algorithm != "message":
             counted = absent if queue is self.members.main else dict.fromkeys(absent)
+            if plan is not None and queue is self.members.main:
+                made = [self.world.gone.finished(self.world_ranks[r], self.name, number) for r in left]
+                if any(call is not None and call[0] != plan.fingerprint for call in made):
+                    raise Parted
             gone = missed_in_collective(number, counted, waiting.seconds)
         else:  # a message sent before its rank left may have come since this wait last looked
             gone = missed_in_messages([plan if engine.in_call else None, *under_way(engine)], before)

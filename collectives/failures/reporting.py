@@ -17,7 +17,7 @@ from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.failures import states, wording
 from hocket.collectives.failures.accounts import account_of
 from hocket.collectives.failures.callsite import caller_site, has_handlers, in_handler, thread_site
-from hocket.collectives.failures.leaving import HAS_LEFT, RENEWS, HasLeft
+from hocket.collectives.failures.leaving import HAS_LEFT, LATEST, RENEWS, HasLeft, Parted
 from hocket.collectives.failures.long_waits import LongWaits
 from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unended
 from hocket.control.protocol.faults import LEFT
@@ -157,6 +157,9 @@ class Reporter:
             engine.error = None
             if isinstance(error, HasLeft):
                 self._end_as_left(error.ranks, engine, account)
+            if isinstance(error, Parted):
+                self._report("mismatch", "", account, seq, seq)
+                self._raise(CODES["mismatch"], culprit, seq, account)
             if isinstance(error, SystemExit):
                 raise error
             text = f"{type(error).__name__}: {error}"
@@ -188,8 +191,13 @@ class Reporter:
             self._report("error", f"{what} ({engine.channel_error(culprit)})", account)
         if self.world_ranks[culprit] in self.world.gone.left and code == CODES["lost"] and not self._heard.is_set():
             self._end_as_left([culprit], engine, account)
+        self._raise(code, culprit, seq, account)
+
+    def _raise(self, code: int, culprit: int, seq: int, account: Account) -> NoReturn:
+        """What was reported: raise the verdict."""
         heard = self._heard.wait(VERDICT_WAIT)
         verdict = (self.state.verdict if heard else None) or self._alone(code, self.world_ranks[culprit], seq, account)
+        call = account["call"]
         error = self._seen(wording.build(verdict, self.group, self.world.rank, call, self.closed), verdict, call)
         self._told = error
         self.abort(error)
@@ -311,6 +319,17 @@ class Reporter:
         first = [work.seq for work in map(oldest, counted) if work is not None]
         main = self.members.main.engine
         return min([main.sequence + 1 - main.failed, *first]) - 1
+
+    def latest(self, finished: int) -> list[tuple[int, str]]:
+        """The last of these `finished` calls, a few: fingerprints and words."""
+        main = self.members.main.engine
+        calls: list[tuple[int, str]] = []
+        for number in range(finished, max(0, finished - LATEST), -1):
+            plan = main.made(number)
+            if plan is None:
+                break
+            calls.insert(0, (plan.fingerprint, main.call(number)))
+        return calls
 
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""

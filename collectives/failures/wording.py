@@ -63,7 +63,8 @@ def describe_account(account: Account | None, seen: str = "", seq: int = 0) -> s
     if not account or account.get("state") == "no answer":
         return f"does not answer ({seen or 'it is stopped, or does not release the GIL'})"
     if account.get("state") in ("lost", "left"):
-        return f"is gone ({seen or 'its process ended'})" if account["state"] == "lost" else "has left the job"
+        now = f"is gone ({seen or 'its process ended'})" if account["state"] == "lost" else "has left the job"
+        return f"called {account['then']}, and {now}" if "then" in account else now
     here = f", it is at {account['site']}" if account.get("site", "?") != "?" else ""
     if account.get("state") == "without":
         return f"no longer has this communicator (closed or dropped){here}"
@@ -149,7 +150,7 @@ def _mismatch(report: _Told, me: int, call: str, closing: bool) -> errors.Error:
     busy = [r for r, a in report.accounts.items() if a.get("handling")]
     if busy and closing:  # by a signal that all ranks have got, perhaps: they end too, and take longer
         return lost(busy, "a signal's handler runs in the middle of its call", report.group, me, call)
-    left = [r for r, a in report.accounts.items() if a.get("state") == "left"]
+    left = [r for r, a in report.accounts.items() if a.get("state") == "left" and "then" not in a]
     early = left or [r for r, a in report.accounts.items() if a.get("call") == CLOSE and "then" not in a]
     if early and not closing:
         return lost(early, "it has left (closed this communicator, or exited)", report.group, me, call)

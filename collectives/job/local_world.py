@@ -88,10 +88,10 @@ class LocalSession(Session):
             f"this local_world has a transport of its own and cannot use {transport!r}: omit transport="
         )
 
-    def close(self, finished: dict[str, int] | None = None, patient: bool = False) -> None:
+    def close(self, goodbye: Goodbye | None = None, patient: bool = False) -> None:
         if not self._member.closed:
             self._member.closed = True
-            self.send(Goodbye(finished or {}))
+            self.send(goodbye or Goodbye({}))
 
 
 def lone_session() -> Session:

@@ -28,7 +28,7 @@ from hocket.collectives.recording.recorder import of_process
 from hocket.collectives.recording.records import NOBODY, Kind
 from hocket.collectives.waiting.pool import pool
 from hocket.control.protocol.membership import Gone
-from hocket.control.protocol.messages import Account, Fault, Left, Lost, Open, Told, Verdict
+from hocket.control.protocol.messages import Account, Fault, Goodbye, Left, Lost, Open, Told, Verdict
 from hocket.control.session import Session
 from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.system.cores import usable_cores
@@ -251,7 +251,9 @@ class World:
 
     def say_goodbye(self, patient: bool = False) -> None:
         """Tell the others that this rank leaves.  `patient`: if it is rank 0, wait until they have left too."""
-        self.session.close({comm.name: comm.reporter.finished() for comm in self.present()}, patient)
+        finished = {comm.name: comm.reporter.finished() for comm in self.present()}
+        latest = {comm.name: comm.reporter.latest(finished[comm.name]) for comm in self.present()}
+        self.session.close(Goodbye(finished, latest), patient)
 
     def close(self) -> None:
         """Leave the job: goodbye, then the transports.  Never raises, bounded."""

@@ -84,7 +84,7 @@ class Coordinator:
         gone = self.members.gone
         for rank in ask.ranks:
             if rank in gone:
-                yield Send(by, say.Told(ask.comm, rank, {"state": gone.state(rank)}))
+                yield Send(by, say.Told(ask.comm, rank, gone.account(rank, ask.comm, 0)))
             elif rank != by:
                 yield Send(rank, say.Asked(ask.comm, by))
 
@@ -95,8 +95,8 @@ class Coordinator:
         yield Send(by, say.Bye())
         self.members.here.discard(by)
         if self.members.formed:
-            self.members.gone.left[by] = goodbye.finished
-            yield from self._gone(say.Left(by, goodbye.finished))
+            self.members.gone.leave(by, *goodbye)
+            yield from self._gone(say.Left(by, *goodbye))
         else:
             self.members.gave_up.add(by)
 

@@ -120,7 +120,8 @@ class Faults:
             return
         case.decided = True
         for rank in case.fault.ranks:
-            silent: Account = {"state": self._gone.state(rank)} if rank in self._gone else NO_ANSWER
+            gone = rank in self._gone
+            silent = self._gone.account(rank, case.fault.comm, case.fault.seq) if gone else NO_ANSWER
             case.accounts.setdefault(rank, silent)
         yield from _to_all(case.fault.ranks, Verdict(case.fault, case.accounts))
 

@@ -76,7 +76,7 @@ class Member:
         self.owner.hear(lost)
 
     def _left(self, left: say.Left) -> None:
-        self.gone.left[left.rank] = left.finished
+        self.gone.leave(*left)
         self.owner.hear(left)
 
     def _asked(self, asked: say.Asked) -> list[say.Message]:

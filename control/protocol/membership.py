@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hocket.control.handshake import Hello
-from hocket.control.protocol.messages import Join, Lost, State
+from hocket.control.protocol.messages import Account, Join, Latest, Lost
 
 PURPOSE = "rendezvous"
 PLAIN = "not encrypted"  # the purpose noted for a rank that comes so, where it must not
@@ -17,6 +17,7 @@ class Gone:
         """How each died."""
         self.left: dict[int, dict[str, int]] = {}
         """How many calls each that said goodbye had finished, by communicator."""
+        self._latest: dict[int, Latest] = {}
 
     def __contains__(self, rank: int) -> bool:
         return rank in self.lost or rank in self.left
@@ -24,9 +25,23 @@ class Gone:
     def __bool__(self) -> bool:
         return bool(self.lost or self.left)
 
-    def state(self, rank: int) -> State:
-        """Of a rank that is gone."""
-        return "lost" if rank in self.lost else "left"
+    def leave(self, rank: int, finished: dict[str, int], latest: Latest) -> None:
+        """It has said goodbye."""
+        self.left[rank], self._latest[rank] = finished, latest
+
+    def finished(self, rank: int, name: str, number: int) -> tuple[int, str] | None:
+        """What call `number` on communicator `name` was to a rank that has left: its fingerprint, and the words.
+
+        None: it has not finished such a call, or too many behind it.
+        """
+        calls, last = self._latest.get(rank, {}).get(name, []), self.left.get(rank, {}).get(name, 0)
+        return calls[number - last - 1] if 0 <= last - number < len(calls) else None
+
+    def account(self, rank: int, name: str, number: int) -> Account:
+        """The account of a rank that is gone, on communicator `name`, about call `number`."""
+        call = self.finished(rank, name, number)
+        then: Account = {"then": call[1]} if call is not None else {}
+        return {"state": "lost" if rank in self.lost else "left", **then}
 
     def verdict(self, rank: int) -> Lost:
         """That this rank was lost."""

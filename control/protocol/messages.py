@@ -17,6 +17,8 @@ State = Literal["in call", "idle", "without", "no answer", "lost", "left", "erro
 """What a rank does on a communicator.  "without": it has closed or dropped it, or has not made it yet."""
 Number = int | str
 """Of an exchange; one with a name stands outside of the order."""
+Latest = dict[str, list[tuple[int, str]]]
+"""Calls by communicator, the latest last: a fingerprint, and the words."""
 JOIN = "join"  # the "exchange" that everybody takes part in first
 
 
@@ -122,9 +124,10 @@ class Open(NamedTuple):
 
 
 class Goodbye(NamedTuple):
-    """I leave.  How many calls I have finished, by communicator."""
+    """I leave.  By communicator: how many calls I have finished, and the latest of these."""
 
     finished: dict[str, int]
+    latest: Latest = {}
 
 
 # --- the coordinator's
@@ -188,6 +191,7 @@ class Left(NamedTuple):
 
     rank: int
     finished: dict[str, int]
+    latest: Latest = {}
 
 
 class Asked(NamedTuple):

@@ -60,3 +60,26 @@ def test_only_calls_that_need_it_fail(transport: str, name: str, tmp_path: pathl
         assert "rank 2 is gone" in each["text"] and "has left the job" in each["text"], each
         assert each["after"] < 1.2, each
     assert said[0]["came"] == 3
+
+
+PARTED = """
+comm = hocket.init(transport="shm", timeout=20)
+other = comm.dup()
+x = np.ones(3)
+other.allreduce(x.copy())
+with telling():
+    other.broadcast(x, 1 if comm.rank == 2 else 0)
+if comm.rank < 2:
+    comm.close(timeout=0.1)
+"""
+
+
+def test_another_call_of_ranks_that_have_left(tmp_path: pathlib.Path) -> None:
+    """They finish a broadcast of theirs on a dup and leave: who waits for them in another is told both calls."""
+    with job(3, PARTED, tmp_path) as run:
+        ends = run.wait(10)
+    assert "error" not in facts(ends[0]) and "error" not in facts(ends[1])
+    told = facts(ends[2])
+    assert told["error"] == "MismatchError", told
+    assert "rank 0 called broadcast(float64[3], root=0), first made at" in told["text"], told
+    assert "and has left the job" in told["text"] and "broadcast(float64[3], root=1)" in told["text"], told
