@@ -30,11 +30,13 @@ from hocket.collectives.default import (
     lanes,
     mark,
     prepare,
+    prepare_redistribute,
     probe,
     rank,
     recorder,
     recv,
     recv_object,
+    redistribute,
     reduce,
     reduce_scatter,
     reduce_scatterv,
@@ -58,6 +60,7 @@ from hocket.collectives.elastic.pairs import connect, listen
 from hocket.collectives.grid import Grid, grid_shape
 from hocket.collectives.job.init import from_mpi, init
 from hocket.collectives.job.local_world import local_world
+from hocket.collectives.layouts.layout import Layout
 from hocket.collectives.waiting.grouping import group
 from hocket.collectives.waiting.selector import Selector
 from hocket.collectives.waiting.several import test_any, wait_all, wait_any
@@ -77,6 +80,7 @@ __all__ = [
     "Communicator",
     "Error",
     "Grid",
+    "Layout",
     "MismatchError",
     "PROC_NULL",
     "PeerLostError",
@@ -119,11 +123,13 @@ __all__ = [
     "on_stream",
     "premul_sum",
     "prepare",
+    "prepare_redistribute",
     "probe",
     "rank",
     "recorder",
     "recv",
     "recv_object",
+    "redistribute",
     "reduce",
     "reduce_scatter",
     "reduce_scatterv",

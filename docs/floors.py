@@ -21,7 +21,7 @@ FLOORS = [
     ["algorithms", "transports", "kernels"], ["control"], ["system"],
 ]  # fmt: skip
 ROWS = [
-    ["elastic", "job", "communicator", "choice"], ["calls", "gpu", "delegates", "failures"],
+    ["elastic", "job", "communicator", "layouts", "choice"], ["calls", "gpu", "delegates", "failures"],
     ["arrays", "plans", "engine", "waiting", "recording"],
 ]  # fmt: skip
 """The rooms of the hub."""

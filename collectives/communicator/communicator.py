@@ -75,6 +75,7 @@ from hocket.collectives.engine.prepared import Prepared, PreparedCollective, Pre
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
+from hocket.collectives.layouts.redistributing import Redistributing
 from hocket.collectives.plans.planner import Planner
 from hocket.collectives.waiting.grouping import at_once
 from hocket.errors import ArgumentError
@@ -85,7 +86,7 @@ PARTS = frozenset({
 """Attributes for other parts of the library, which users do not need."""
 
 
-class Communicator(PointToPoint, Laned, Extending, Observing, Renewing):
+class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Renewing):
     """An ordered set of `size` ranks, of which this one is `rank`.
 
     `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.

@@ -65,6 +65,7 @@ QUEUED: dict[str, Call] = {
     "sendrecv": lambda on, r, p: passed_on(on, r, p, True),
     "send_object": object_passed_on,
 }
+CUT = [hocket.Layout.cut((p,), p) for p in (1, 2, 3, 4)]
 REFUSED: dict[str, Call] = {
     "broadcast_object": lambda on, r, p: on.broadcast_object(LONG if r == 0 else None) == LONG,
     "allgather_object": lambda on, r, p: on.allgather_object(r) == [*range(p)],
@@ -72,6 +73,8 @@ REFUSED: dict[str, Call] = {
     "scatter_object": lambda on, r, p: on.scatter_object([*range(p)]) == r,
     "recv_object": lambda on, r, p: on.recv_object((r - 1) % p, tag=3) == [(r - 1) % p, LONG],
     "check_equal": lambda on, r, p: on.check_equal([r, 1]) == ({"x[0]": [(i,) for i in range(p)]} if p > 1 else {}),
+    "redistribute": lambda on, r, p: on.redistribute([np.ones(1)], CUT[p - 1], CUT[p - 1]) == [np.ones(1)],
+    "prepare_redistribute": lambda on, r, p: on.prepare_redistribute([np.ones(1)], CUT[p - 1], CUT[p - 1])() == [1],
     "split": lambda on, r, p: on.split(r).size == 1,
     "dup": lambda on, r, p: on.dup().size == p,
     "subgroup": lambda on, r, p: on.subgroup(range(p)).size == p,
@@ -82,8 +85,8 @@ REFUSED: dict[str, Call] = {
 }
 """What they say outside of a group: is the result right?"""
 APART = {
-    "Grid", "PROC_NULL", "Selector", "Work", "communicator", "empty", "explain", "expression", "grid_shape", "group",
-    "on_stream", "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats", "zeros",  # nothing is sent
+    "Grid", "Layout", "PROC_NULL", "Selector", "Work", "communicator", "empty", "explain", "expression", "grid_shape",
+    "group", "on_stream", "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats", "zeros",  # nothing is sent
     "probe", "test_any", "wait_all", "wait_any", "close",  # for what was sent before
     "mark", "recorder", "trace",  # what this rank did
     "init", "from_mpi", "local_world", "listen", "connect",  # a job of its own

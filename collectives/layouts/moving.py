@@ -1,0 +1,311 @@
+"""The moves of a plan are carried out: by copies out of neighbours' memory (pulls.py), else by messages.
+
+Of a pair's messages two are under way, in one order, which both find from the plan.  A long part whose elements follow
+each other in both arrays travels from one to the other; others go through pieces of memory, cut into blocks, short ones
+together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy
+
+from hocket.collectives.layouts.boxes import Box, contiguous, count, cut, inside
+from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move
+from hocket.collectives.layouts.held import Words, converted, word_of
+from hocket.collectives.layouts.pulls import ROW, Pull, Reach, Rows, row_of, rows
+from hocket.collectives.waiting.several import wait_any
+from hocket.collectives.waiting.work import Work
+from hocket.kernels.digest import digest
+from hocket.kernels.dtypes import DType
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+
+ALONE = 1 << 14
+"""Bytes from which a part is a message of its own."""
+LEAST, MOST = 1 << 16, 1 << 20
+"""Bytes of a block: what `room` allows, but no less and no more."""
+UNDER_WAY = 2
+"""Messages of a pair in one direction at once."""
+
+
+class Kinds(NamedTuple):
+    """An array's dtype at its source and at its target."""
+
+    have: DType
+    want: DType
+
+
+class Message(NamedTuple):
+    """Parts of arrays that travel together, or one that travels `straight`, from memory to memory."""
+
+    moves: tuple[Move, ...]
+    nbytes: int
+    straight: bool
+
+
+def block_of(room: int, size: int) -> int:
+    """The bytes of a block, with which all that is under way at a rank takes at most `room`."""
+    return max(LEAST, min(MOST, room // (2 * UNDER_WAY * max(1, size - 1))))
+
+
+def messages(moves: Sequence[Move], kinds: Sequence[Kinds], block: int) -> Iterator[Message]:
+    """The messages of one pair: the same at both ends."""
+    waiting: list[Move] = []
+    held = 0
+    for move in moves:
+        nbytes = count(move.box) * kinds[move.array].want.itemsize
+        same = kinds[move.array].have == kinds[move.array].want
+        whole = contiguous(move.box, move.source.box) and contiguous(move.box, move.target.box)
+        if nbytes < ALONE:
+            if held + nbytes > block:
+                yield Message(tuple(waiting), held, False)
+                waiting, held = [], 0
+            waiting.append(move)
+            held += nbytes
+        elif whole and same:
+            yield Message((move,), nbytes, True)
+        else:
+            for box in _blocks(move.box, kinds[move.array].want.itemsize, block):
+                yield Message((move._replace(box=box),), count(box) * kinds[move.array].want.itemsize, False)
+    if waiting:
+        yield Message(tuple(waiting), held, False)
+
+
+def _blocks(box: Box, itemsize: int, block: int) -> Iterator[Box]:
+    """Parts of at most so many bytes, cut along the first axes so that their rows stay long."""
+    nbytes = count(box) * itemsize
+    if nbytes <= block:
+        yield box
+        return
+    axis = next(axis for axis, own in enumerate(box) if len(own) > 1)
+    for (piece,) in cut((box[axis],), min(len(box[axis]), -(-nbytes // block))):
+        yield from _blocks((*box[:axis], piece, *box[axis + 1 :]), itemsize, block)
+
+
+class Stage(NamedTuple):
+    """One rank's part of a stage of the plan."""
+
+    meet: bool
+    """Do any ranks pull?  Then all meet before and behind it."""
+    own: Sequence[Move]
+    pulls: Sequence[Pull]
+    gets: dict[int, list[Message]]
+    gives: dict[int, list[Message]]
+
+
+class Damaged(NamedTuple):
+    """A message whose digest is another at its end."""
+
+    array: int
+    box: Box
+    source: int
+
+
+class Mover:
+    """One rank's part of a plan, to be carried out any number of times with the same arrays."""
+
+    def __init__(
+        self, comm: Communicator, moves: Sequence[Move], kinds: Sequence[Kinds], held: Sequence[Sequence[Words]],
+        made: Sequence[Sequence[Words]], room: int, check: bool, reach: Reach | None,
+        addresses: Sequence[Sequence[Sequence[Sequence[int]]]],
+    ) -> None:  # fmt: skip
+        """`held` and `made`: the words of this rank's arrays, by number, in the order of its boxes.
+
+        `addresses`: of all ranks' arrays, by rank, 0 or 1 for source and target, and number.  `reach`: None: messages.
+        """
+        self.comm, self.kinds, self.held, self.made, self.check = comm, kinds, held, made, check
+        self._free: list[Words] = []
+        """Pieces of memory that are in no message now."""
+        self._block = block_of(room, comm.size)
+        self._reach, self._addresses = reach, addresses
+        self.stages = [self._stage([m for m in moves if m.when == when]) for when in (FETCH, HAND_ON)]
+
+    def _stage(self, moves: Sequence[Move]) -> Stage:
+        me = self.comm.rank
+        pulled: dict[int, list[Rows]] = {}
+        gets, gives, own = [], [], []
+        meet = False
+        for move in moves:
+            source, target = move.source.rank, move.target.rank
+            ends = self._pulled(move)
+            meet |= ends is not None
+            if source == target:
+                if me == source:
+                    own.append(move)
+            elif ends is not None:
+                if me == target:
+                    itemsize = self.kinds[move.array].want.itemsize
+                    pulled.setdefault(source, []).append(rows(move.box, *ends, itemsize))
+            elif me == target:
+                gets.append(move)
+            elif me == source:
+                gives.append(move)
+        pids = self._reach.pids if self._reach is not None else []
+        in_turn = sorted(pulled.items(), key=lambda each: (each[0] - me) % self.comm.size)
+        pulls = [Pull(peer, pids[peer], some) for peer, some in in_turn]
+        gotten = self._by_peer(gets, lambda m: m.source.rank)
+        return Stage(meet, own, pulls, gotten, self._by_peer(gives, lambda m: m.target.rank))
+
+    def _pulled(self, move: Move) -> tuple[tuple[int, Box], tuple[int, Box]] | None:
+        """The addresses and boxes of a move that is pulled, as all ranks know it; None: it is not."""
+        source, target = move.source.rank, move.target.rank
+        kinds = self.kinds[move.array]
+        if self._reach is None or source == target or source not in self._reach.reads[target]:
+            return None
+        if move.when == FETCH and kinds.have != kinds.want:
+            return None
+        there = self._addresses[source][move.when][move.array][move.source.place]
+        here = self._addresses[target][HAND_ON][move.array][move.target.place]
+        row, _ = row_of(move.box, move.source.box, move.target.box, kinds.want.itemsize)
+        total = count(move.box) * kinds.want.itemsize
+        if not there or not here or row < min(ROW, total):
+            return None
+        return (there, move.source.box), (here, move.target.box)
+
+    def _by_peer(self, moves: Sequence[Move], peer: Callable[[Move], int]) -> dict[int, list[Message]]:
+        """The messages with each peer; those with the next rank come first, so that not all turn to one."""
+        size, me = self.comm.size, self.comm.rank
+        ordered = sorted(moves, key=lambda move: (peer(move) - me) % size)
+        return {
+            each: list(messages(list(some), self.kinds, self._block)) for each, some in groupby(ordered, key=peer)
+        }
+
+    def run(self, timeout: float | None) -> list[Damaged]:
+        """Move all.  Returns what arrived otherwise than it was sent, where digests are compared."""
+        damaged: list[Damaged] = []
+        for stage in self.stages:
+            ways = [_Way(self, peer, some, True, timeout, damaged) for peer, some in stage.gets.items()]
+            ways += [_Way(self, peer, some, False, timeout, damaged) for peer, some in stage.gives.items()]
+            for way in ways:
+                way.fill()
+            if stage.meet:
+                self.comm.barrier(timeout=timeout)  # what neighbours hold is what they want to give
+            for step in self._copies(stage):
+                step()
+                while ended := [way for way in ways if way.flights and way.flights[0].works[-1].done()]:
+                    ended[0].next()
+            while busy := [way for way in ways if way.flights]:
+                at = wait_any([way.flights[0].works[-1] for way in busy])
+                assert at is not None
+                busy[at].next()
+            if stage.meet:
+                self.comm.barrier(timeout=timeout)  # from here on they may change it
+        return damaged
+
+    def _copies(self, stage: Stage) -> Iterator[Callable[[], None]]:
+        """The copies that this rank makes itself, in steps."""
+        for pull in stage.pulls:
+            yield from (partial(pull.run, number) for number in range(len(pull.calls)))
+        yield from (partial(self._copy, move) for move in stage.own)
+
+    def _copy(self, move: Move) -> None:
+        self.into(move)[...] = self.part(move)
+
+    def part(self, move: Move) -> Words:
+        """The elements of a move where they are, converted if they are to be."""
+        held = (self.made if move.when == HAND_ON else self.held)[move.array][move.source.place]
+        part = held[inside(move.box, move.source.box)]
+        have, want = self.kinds[move.array]
+        return part if have == want or move.when == HAND_ON else converted(part, have, want)
+
+    def into(self, move: Move) -> Words:
+        """Where they go."""
+        place: Words = self.made[move.array][move.target.place][inside(move.box, move.target.box)]
+        return place
+
+    def straight(self, move: Move, comes: bool) -> Words | None:
+        """The bytes of a move where they are; None if the caller's array does not lie in C's order."""
+        words = self.into(move) if comes else self.part(move)
+        if not words.flags.c_contiguous:
+            return None
+        data: Words = words.reshape(-1).view(numpy.uint8)
+        return data
+
+    def memory(self, nbytes: int) -> Words:
+        """A block of memory that is free."""
+        if nbytes > self._block:  # for an array of the caller's that does not lie in C's order
+            return numpy.empty(nbytes, numpy.uint8)
+        return self._free.pop() if self._free else numpy.empty(self._block, numpy.uint8)
+
+    def give_back(self, block: Words) -> None:
+        """It is free again."""
+        if block.size == self._block:
+            self._free.append(block)
+
+
+class _Flight(NamedTuple):
+    """A message that is under way: where its bytes are, and the works that carry it."""
+
+    message: Message
+    data: Words
+    block: Words | None
+    """The memory that is to be given back."""
+    seal: Words | None
+    """The digest of its bytes, which comes behind them."""
+    works: list[Work]
+
+
+class _Way:
+    """One direction between this rank and a peer: its messages, one after the other, some of them under way."""
+
+    def __init__(
+        self, mover: Mover, peer: int, messages: Sequence[Message], comes: bool, timeout: float | None,
+        damaged: list[Damaged],
+    ) -> None:  # fmt: skip
+        self.mover, self.peer, self.comes, self.timeout, self.damaged = mover, peer, comes, timeout, damaged
+        self._ahead = iter(messages)
+        self.flights: deque[_Flight] = deque()
+
+    def fill(self) -> None:
+        """Begin messages until enough are under way."""
+        while len(self.flights) < UNDER_WAY and (message := next(self._ahead, None)) is not None:
+            self.flights.append(self._begin(message))
+
+    def next(self) -> None:
+        """The first message has ended: take what it brought, and begin another."""
+        message, data, block, seal, works = self.flights.popleft()
+        for work in works:
+            work.wait()
+        if self.comes:
+            if seal is not None and digest(data) != seal[0]:
+                self.damaged += [Damaged(move.array, move.box, self.peer) for move in message.moves]
+            if block is not None:
+                for move, piece in self._pieces(message, data):
+                    self.mover.into(move)[...] = piece
+        if block is not None:
+            self.mover.give_back(block)
+        self.fill()
+
+    def _begin(self, message: Message) -> _Flight:
+        mover, block = self.mover, None
+        straight = mover.straight(message.moves[0], self.comes) if message.straight else None
+        if straight is not None:
+            data = straight
+        else:
+            block = mover.memory(message.nbytes)
+            data = block[: message.nbytes]
+            if not self.comes:
+                for move, piece in self._pieces(message, data):
+                    piece[...] = mover.part(move)
+        seal = numpy.array([0 if self.comes else digest(data)], numpy.uint64) if mover.check else None
+        call = mover.comm.recv if self.comes else mover.comm.send
+        works = [
+            call(each, self.peer, async_op=True, timeout=self.timeout) for each in (data, seal) if each is not None
+        ]
+        return _Flight(message, data, block, seal, works)
+
+    def _pieces(self, message: Message, data: Words) -> Iterator[tuple[Move, Words]]:
+        """The parts of a message that goes through a block."""
+        at = 0
+        for move in message.moves:
+            word = word_of(self.mover.kinds[move.array].want)
+            nbytes = count(move.box) * word.itemsize
+            yield move, data[at : at + nbytes].view(word).reshape(tuple(map(len, move.box)))
+            at += nbytes

@@ -1,0 +1,234 @@
+"""`redistribute`: arrays that ranks hold by one layout become arrays that they hold by another.
+
+First all ranks compare what they were given, in one exchange of dtypes and digests; what is wrong anywhere is told
+everywhere, before anything moves.  Then each makes the plan (deal.py), and carries out its part of it (moving.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hocket.arguments import whole
+from hocket.collectives.layouts.boxes import words
+from hocket.collectives.layouts.deal import deal
+from hocket.collectives.layouts.given import ONE, SHOWN, Given
+from hocket.collectives.layouts.held import Array, convertible, new
+from hocket.collectives.layouts.moving import Damaged, Kinds, Mover
+from hocket.collectives.layouts.pulls import Reach
+from hocket.errors import ArgumentError, Error, MismatchError
+from hocket.kernels.dtypes import DType, by_name
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+
+ROOM = 64 << 20
+"""Bytes of memory beside the arrays, at most, where the caller does not say."""
+LANE = "hocket.redistribute"
+"""The lane on which its messages travel, so that they meet no others."""
+
+
+class Redistribution:
+    """A redistribution to be made again and again, after every update of the arrays: `plan()`.
+
+    Each call moves what the arrays hold then, into the same arrays, which it returns; nothing is compared or allocated
+    again.  `plan.start()` is `async_op=True`.  All ranks call it.  `prepare_redistribute` makes it.
+    """
+
+    def __init__(
+        self, comm: Communicator, tree: Any, source: Any, target: Any, into: Any, dtype: Any, room: int, check: bool,
+        timeout: float | None,
+    ) -> None:  # fmt: skip
+        given, why = None, ""
+        try:
+            room = whole(room, "room")
+            given = Given(comm.rank, tree, source, target, into, dtype)
+        except Error as error:
+            why = str(error)
+        dtypes, of_torch = _agreed(comm, given, why, [room, bool(check)], timeout)
+        assert given is not None
+        kinds = [Kinds(have, want or have) for have, want in zip(dtypes, given.asked, strict=True)]
+        rows = zip(given.names, given.sources, given.targets, [each.want.itemsize for each in kinds], strict=True)
+        moves = deal(list(rows), [list(host) for host in comm.membership.hosts])
+        self._given, self._timeout = given, timeout
+        self._made = given.into if given.into is not None else _new(comm.rank, given, kinds, of_torch)
+        lists = [[each.array for each in some] for some in self._made]
+        named = dict(zip(given.names, lists, strict=True))
+        self._result: Any = named[ONE] if given.listed else named
+        self._comm = comm
+        held = [[each.words for each in some] for some in given.held]
+        made = [[each.words for each in some] for some in self._made]
+        reach = None if check else _turns(comm).reach(comm)
+        addresses = []
+        if reach is not None:
+            mine = [[[each.address for each in some] for some in arrays] for arrays in (given.held, self._made)]
+            addresses = comm.share(mine, "redistribute", timeout)
+        self._mover = Mover(comm.lane(LANE), moves, kinds, held, made, room, check, reach, addresses)
+
+    def __call__(self) -> Any:
+        """Move all, and return the arrays of the target."""
+        return self.start().result() if _turns(self._comm).busy else self._move()
+
+    def start(self) -> Moving:
+        """The same, asynchronously."""
+        return _turns(self._comm).begin(self._move)
+
+    def _move(self) -> Any:
+        damaged = self._mover.run(self._timeout)
+        if self._mover.check:
+            self._raise_damage(damaged)
+        return self._result
+
+    def _raise_damage(self, damaged: Sequence[Damaged]) -> None:
+        """All ranks raise it, if any has got other bits than were sent."""
+        names = self._given.names
+        texts = [
+            f"array {names[each.array]!r}, {words(each.box)}, from rank {each.source} to rank {self._comm.rank}"
+            for each in damaged[:SHOWN]
+        ]
+        all_texts = [text for row in self._mover.comm.share(texts, "redistribute") for text in row]
+        if all_texts:
+            raise MismatchError(f"redistribute: other bits arrived than were sent: {'; '.join(all_texts)}", {})
+
+
+def _agreed(
+    comm: Communicator, given: Given | None, why: str, options: list[Any], timeout: float | None
+) -> tuple[list[DType], list[bool]]:
+    """The dtype of each array, and whether it is torch's, as the ranks hold it.  Raises what is wrong on any rank."""
+    rows = comm.share(_told(given, why, options), "redistribute", timeout)
+    if wrong := [f"rank {rank}: {row['why']}" for rank, row in enumerate(rows) if row["why"]]:
+        raise ArgumentError(f"redistribute: {'; '.join(wrong[:SHOWN])}")
+    assert given is not None
+    if odd := [rank for rank, row in enumerate(rows) if row["options"] != rows[0]["options"]]:
+        raise ArgumentError(f"redistribute: rank {odd[0]} has another room= or check= than rank 0: give all the same")
+    if odd := [rank for rank, row in enumerate(rows) if row["digest"] != rows[0]["digest"]]:
+        _raise_apart(comm, given, odd[0], timeout)
+    return [_dtype_of(number, name, rows, given) for number, name in enumerate(given.names)], [
+        any(row["torch"][number] for row in rows) for number in range(len(given.names))
+    ]
+
+
+def _told(given: Given | None, why: str, options: list[Any]) -> dict[str, Any]:
+    if given is None:
+        return {"why": why, "options": options, "digest": "", "held": [], "into": [], "torch": []}
+    into = given.into or [[]] * len(given.names)
+    return {
+        "why": "", "options": options, "digest": given.digest,
+        "held": [some[0].dtype.name if some else "" for some in given.held],
+        "into": [some[0].dtype.name if some else "" for some in into],
+        "torch": [int(bool(some) and some[0].of_torch) for some in given.held],
+    }  # fmt: skip
+
+
+def _raise_apart(comm: Communicator, given: Given, rank: int, timeout: float | None) -> None:
+    """The layouts differ among ranks: which."""
+    told = list(zip(given.names, given.digests, strict=True))
+    rows = [dict(row) for row in comm.share(told, "redistribute", timeout)]
+    first, other = rows[0], rows[rank]
+    name = min(name for name in {*first, *other} if first.get(name) != other.get(name))
+    lacks = [0] * (name not in first) + [rank] * (name not in other)
+    what = f"rank {lacks[0]} does not name it" if lacks else "its layouts or dtype= differ"
+    raise ArgumentError(f"redistribute: ranks 0 and {rank} were given other things for array {name!r}: {what}")
+
+
+def _dtype_of(number: int, name: str, rows: Sequence[dict[str, Any]], given: Given) -> DType:
+    """The dtype that the ranks hold an array in, if they agree."""
+    by = {row["held"][number]: rank for rank, row in reversed([*enumerate(rows)]) if row["held"][number]}
+    if len(by) > 1:
+        (one, a), (two, b) = sorted(by.items(), key=lambda each: each[1])[:2]
+        raise ArgumentError(f"redistribute: array {name!r} is {one} on rank {a} and {two} on rank {b}")
+    have = _named(next(iter(by), "uint8"))
+    want = given.asked[number] or have
+    if not convertible(have, want):
+        raise ArgumentError(f"redistribute: array {name!r} is {have}, which cannot become {want}")
+    for rank, row in enumerate(rows):
+        if row["into"][number] not in ("", want.name):
+            into = row["into"][number]
+            raise ArgumentError(
+                f"redistribute: array {name!r} is {want}, and into= of rank {rank} is {into}: to convert it, say "
+                f"dtype={into!r}"
+            )
+    return have
+
+
+def _named(name: str) -> DType:
+    """A dtype, or bytes(n): elements that no call adds up."""
+    if name.startswith("bytes(") and name[6:-1].isdigit():
+        return by_name("bytes")._replace(itemsize=int(name[6:-1]), name=name)
+    return by_name(name)
+
+
+def _new(rank: int, given: Given, kinds: Sequence[Kinds], of_torch: Sequence[bool]) -> list[list[Array]]:
+    made = []
+    for number, layout in enumerate(given.targets):
+        like = next(iter(given.held[number]), None)
+        arrays = [new(shape, kinds[number].want, like, of_torch[number]) for shape in layout.shapes(rank)]
+        made.append([Array(each, given.names[number], True) for each in arrays])
+    return made
+
+
+class Moving:
+    """The handle of a redistribution that was begun with async_op=True."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Has it ended (well or not)?  Never blocks."""
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; raises its error.  False if it has not after `timeout` seconds."""
+        if not self._ended.wait(timeout):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def result(self) -> Any:
+        """Wait, and return what the blocking call would have returned."""
+        self.wait()
+        return self._result
+
+    def run(self, move: Any, before: Moving | None) -> None:
+        """Carry it out, behind the one before."""
+        if before is not None:
+            before._ended.wait()
+        try:
+            self._result = move()
+        except BaseException as error:  # raised by who waits
+            self._error = error
+        self._ended.set()
+
+
+class Turns:
+    """The redistributions of a communicator, one after the other."""
+
+    def __init__(self) -> None:
+        self._last: Moving | None = None
+        self._reach: Reach | None = None
+
+    def reach(self, comm: Communicator) -> Reach | None:
+        """Whose memory its ranks may read; None if no rank may read any."""
+        if self._reach is None:
+            self._reach = Reach(comm)
+        return self._reach if any(self._reach.reads) else None
+
+    @property
+    def busy(self) -> bool:
+        """Is one under way?"""
+        return self._last is not None and not self._last.done()
+
+    def begin(self, move: Any) -> Moving:
+        """Carry it out in a thread of its own, behind those before."""
+        before, self._last = self._last, Moving()
+        threading.Thread(target=self._last.run, args=(move, before), daemon=True, name="hocket redistribute").start()
+        return self._last
+
+
+def _turns(comm: Communicator) -> Turns:
+    turns: Turns = comm.__dict__.setdefault("_redistributions", Turns())
+    return turns
