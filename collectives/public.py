@@ -60,7 +60,9 @@ from hocket.collectives.elastic.pairs import connect, listen
 from hocket.collectives.grid import Grid, grid_shape
 from hocket.collectives.job.init import from_mpi, init
 from hocket.collectives.job.local_world import local_world
+from hocket.collectives.layouts.fetching import Reader, fetch
 from hocket.collectives.layouts.layout import Layout
+from hocket.collectives.layouts.publishing import publish
 from hocket.collectives.waiting.grouping import group
 from hocket.collectives.waiting.selector import Selector
 from hocket.collectives.waiting.several import test_any, wait_all, wait_any
@@ -84,6 +86,7 @@ __all__ = [
     "MismatchError",
     "PROC_NULL",
     "PeerLostError",
+    "Reader",
     "ScheduleError",
     "Selector",
     "TimeoutError",
@@ -108,6 +111,7 @@ __all__ = [
     "explain",
     "expression",
     "exscan",
+    "fetch",
     "from_mpi",
     "gather",
     "gather_object",
@@ -125,6 +129,7 @@ __all__ = [
     "prepare",
     "prepare_redistribute",
     "probe",
+    "publish",
     "rank",
     "recorder",
     "recv",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket.arguments import kind
 from hocket.collectives.layouts.held import Array
 from hocket.collectives.layouts.layout import Layout
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DType, by_name, from_numpy, from_torch_name
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
 
 ONE = "x"
 """The name of a list that stands alone."""
@@ -22,7 +25,8 @@ SHOWN = 4
 class Given:
     """The arrays and layouts of one rank, by number: names are sorted."""
 
-    def __init__(self, rank: int, tree: Any, source: Any, target: Any, into: Any, dtype: Any) -> None:
+    def __init__(self, comm: Communicator, tree: Any, source: Any, target: Any, into: Any, dtype: Any) -> None:
+        rank = comm.rank
         for each, what in ((source, "source"), (target, "target")):
             if not isinstance(each, (Layout, Mapping)):
                 raise ArgumentError(f"{what} must be a Layout, or map names to Layouts, got {kind(each)}")
@@ -35,6 +39,9 @@ class Given:
         tree = tree or {}
         self.names: list[str] = sorted(next((each for each in (target, source) if isinstance(each, Mapping)), tree))
         self.sources, self.targets = self._layouts(source, "source"), self._layouts(target, "target")
+        for name, layout in zip(self.names * 2, self.sources + self.targets, strict=True):
+            if any(layout.ranges[comm.size :]):
+                raise ArgumentError(f"the layout of {name!r} has boxes on {layout.size} ranks; there are {comm.size}")
         self._known(tree, "tree")
         self.held = [self._arrays(tree.get(name), "tree", i, rank) for i, name in enumerate(self.names)]
         self.into: list[list[Array]] | None = None
@@ -61,7 +68,7 @@ class Given:
         if isinstance(given, Layout):
             return [given] * len(self.names)
         if lacking := [name for name in self.names if name not in given]:
-            raise ArgumentError(f"{what} has no layout for {_some(lacking)}, which the other one has")
+            raise ArgumentError(f"{what} has no layout for {shown(lacking)}, which the other one has")
         self._known(given, what)
         for name, layout in given.items():
             if not isinstance(layout, Layout):
@@ -70,7 +77,7 @@ class Given:
 
     def _known(self, given: Mapping[str, Any], what: str) -> None:
         if unknown := [name for name in given if name not in set(self.names)]:
-            raise ArgumentError(f"{what} has {_some(unknown)}, which the layouts do not name")
+            raise ArgumentError(f"{what} has {shown(unknown)}, which the layouts do not name")
 
     def _arrays(self, given: Any, what: str, number: int, rank: int) -> list[Array]:
         """The arrays of a name, one for each box of this rank."""
@@ -110,7 +117,7 @@ def _digest(*texts: str) -> str:
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
 
-def _some(names: Sequence[str]) -> str:
+def shown(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(map(repr, itertools.islice(names, SHOWN))) + more
 

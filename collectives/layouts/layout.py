@@ -41,7 +41,8 @@ class Layout:
         """The boxes as ranges: a box is a tuple of ranges."""
 
     @classmethod
-    def _of(cls, shape: Sequence[int], ranges: Iterable[Iterable[Box]]) -> Layout:
+    def of_ranges(cls, shape: Sequence[int], ranges: Iterable[Iterable[Box]]) -> Layout:
+        """One whose boxes are tuples of ranges, by rank, which are inside of the shape."""
         made = cls(shape, [])
         made.ranges = tuple(tuple(tuple(map(plain, box)) for box in own) for own in ranges)
         return made
@@ -52,7 +53,7 @@ class Layout:
     def replicated(cls, shape: Sequence[int], size: int) -> Layout:
         """Each of `size` ranks holds all."""
         full = tuple(range(n) for n in _shape(shape))
-        return cls._of(shape, [[full]] * _size(size))
+        return cls.of_ranges(shape, [[full]] * _size(size))
 
     @classmethod
     def cut(cls, shape: Sequence[int], size: int, axis: int = 0, lengths: Sequence[int] | None = None) -> Layout:
@@ -71,7 +72,7 @@ class Layout:
         if len(parts) != size or sum(parts) != shape[axis] or min(parts) < 0:
             raise ArgumentError(f"lengths={parts} must be {size} lengths that add up to {shape[axis]}, axis {axis}")
         ends = list(itertools.accumulate(parts))
-        return cls._of(shape, [
+        return cls.of_ranges(shape, [
             [_part(shape, {axis: range(end - n, end)})] for n, end in zip(parts, ends, strict=True)
         ])  # fmt: skip
 
@@ -84,10 +85,11 @@ class Layout:
             raise ArgumentError(f"block={block} must be at least 1")
         n, turn = shape[axis], size * block
         if block == 1:
-            return cls._of(shape, [[_part(shape, {axis: range(r, n, size)})] if r < n else [] for r in range(size)])
+            turns = (range(r, n, size) for r in range(size))
+            return cls.of_ranges(shape, [[_part(shape, {axis: turn})] if turn else [] for turn in turns])
         if n > MANY * turn:
             raise ArgumentError(f"block={block} makes {n // turn} boxes a rank, more than {MANY}: take longer blocks")
-        return cls._of(shape, [
+        return cls.of_ranges(shape, [
             [_part(shape, {axis: range(at, min(at + block, n))}) for at in range(r * block, n, turn)]
             for r in range(size)
         ])  # fmt: skip
@@ -108,7 +110,7 @@ class Layout:
         total = begin + n if total is None else total
         each = -(-total // size)
         bounds = [[min(max(at - begin, 0), n) for at in (r * each, (r + 1) * each)] for r in range(size)]
-        return cls._of(shape, [list(_flat(shape, low, high)) for low, high in bounds])
+        return cls.of_ranges(shape, [list(_flat(shape, low, high)) for low, high in bounds])
 
     @classmethod
     def placed(
@@ -144,7 +146,7 @@ class Layout:
                 low = index * each + min(index, more)
                 box[axis] = range(low, low + each + (index < more))
             boxes.append([_part(shape, box)])
-        return cls._of(shape, boxes)
+        return cls.of_ranges(shape, boxes)
 
     @classmethod
     def of_sharding(cls, sharding: Any, shape: Sequence[int]) -> Layout:
@@ -158,7 +160,7 @@ class Layout:
             box = tuple(range(n)[part] for n, part in zip(shape, index, strict=True))
             found.setdefault(device.process_index, {})[box] = None
         size = 1 + max(found, default=-1)
-        return cls._of(shape, [list(found.get(rank, ())) for rank in range(size)])
+        return cls.of_ranges(shape, [list(found.get(rank, ())) for rank in range(size)])
 
     @classmethod
     def of_dtensor(cls, mesh: Any, placements: Sequence[Any], shape: Sequence[int]) -> Layout:
@@ -179,7 +181,7 @@ class Layout:
                     each = -(-len(box[axis]) // parts)
                     box[axis] = box[axis][index * each : (index + 1) * each]
             boxes[int(ranks[at])] = tuple(box)
-        return cls._of(shape, [[boxes[r]] if r in boxes else [] for r in range(1 + max(boxes, default=-1))])
+        return cls.of_ranges(shape, [[boxes[r]] if r in boxes else [] for r in range(1 + max(boxes, default=-1))])
 
     # --- about it
 

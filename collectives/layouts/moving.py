@@ -108,22 +108,65 @@ class Damaged(NamedTuple):
     source: int
 
 
+class Arrays:
+    """One rank's arrays, as moves see them, and memory for messages."""
+
+    def __init__(
+        self, kinds: Sequence[Kinds], held: Sequence[Sequence[Words]], made: Sequence[Sequence[Words]], block: int
+    ) -> None:
+        """`held` and `made`: the words of the arrays of source and target, by number, in the order of the boxes."""
+        self.kinds, self.held, self.made, self.block = kinds, held, made, block
+        self._free: list[Words] = []
+        """Pieces of memory that are in no message now."""
+
+    def part(self, move: Move) -> Words:
+        """The elements of a move where they are, converted if they are to be."""
+        held = (self.made if move.when == HAND_ON else self.held)[move.array][move.source.place]
+        part = held[inside(move.box, move.source.box)]
+        have, want = self.kinds[move.array]
+        return part if have == want or move.when == HAND_ON else converted(part, have, want)
+
+    def into(self, move: Move) -> Words:
+        """Where they go."""
+        place: Words = self.made[move.array][move.target.place][inside(move.box, move.target.box)]
+        return place
+
+    def straight(self, move: Move, comes: bool) -> Words | None:
+        """The bytes of a move where they are; None if the caller's array does not lie in C's order."""
+        words = self.into(move) if comes else self.part(move)
+        if not words.flags.c_contiguous:
+            return None
+        data: Words = words.reshape(-1).view(numpy.uint8)
+        return data
+
+    def copy(self, move: Move) -> None:
+        """A move from one of these arrays to another."""
+        self.into(move)[...] = self.part(move)
+
+    def memory(self, nbytes: int) -> Words:
+        """A block of memory that is free."""
+        if nbytes > self.block:  # for an array of the caller's that does not lie in C's order
+            return numpy.empty(nbytes, numpy.uint8)
+        return self._free.pop() if self._free else numpy.empty(self.block, numpy.uint8)
+
+    def give_back(self, block: Words) -> None:
+        """It is free again."""
+        if block.size == self.block:
+            self._free.append(block)
+
+
 class Mover:
     """One rank's part of a plan, to be carried out any number of times with the same arrays."""
 
     def __init__(
-        self, comm: Communicator, moves: Sequence[Move], kinds: Sequence[Kinds], held: Sequence[Sequence[Words]],
-        made: Sequence[Sequence[Words]], room: int, check: bool, reach: Reach | None,
+        self, comm: Communicator, moves: Sequence[Move], arrays: Arrays, check: bool, reach: Reach | None,
         addresses: Sequence[Sequence[Sequence[Sequence[int]]]],
     ) -> None:  # fmt: skip
-        """`held` and `made`: the words of this rank's arrays, by number, in the order of its boxes.
+        """`addresses`: of all ranks' arrays, by rank, 0 or 1 for source and target, and number.
 
-        `addresses`: of all ranks' arrays, by rank, 0 or 1 for source and target, and number.  `reach`: None: messages.
+        `reach`: None: all goes by messages.
         """
-        self.comm, self.kinds, self.held, self.made, self.check = comm, kinds, held, made, check
-        self._free: list[Words] = []
-        """Pieces of memory that are in no message now."""
-        self._block = block_of(room, comm.size)
+        self.comm, self.arrays, self.kinds, self.check = comm, arrays, arrays.kinds, check
         self._reach, self._addresses = reach, addresses
         self.stages = [self._stage([m for m in moves if m.when == when]) for when in (FETCH, HAND_ON)]
 
@@ -174,27 +217,23 @@ class Mover:
         size, me = self.comm.size, self.comm.rank
         ordered = sorted(moves, key=lambda move: (peer(move) - me) % size)
         return {
-            each: list(messages(list(some), self.kinds, self._block)) for each, some in groupby(ordered, key=peer)
+            each: list(messages(list(some), self.kinds, self.arrays.block)) for each, some in groupby(ordered, key=peer)
         }
 
     def run(self, timeout: float | None) -> list[Damaged]:
         """Move all.  Returns what arrived otherwise than it was sent, where digests are compared."""
         damaged: list[Damaged] = []
         for stage in self.stages:
-            ways = [_Way(self, peer, some, True, timeout, damaged) for peer, some in stage.gets.items()]
-            ways += [_Way(self, peer, some, False, timeout, damaged) for peer, some in stage.gives.items()]
-            for way in ways:
-                way.fill()
+            how = self.arrays, timeout, damaged if self.check else None
+            ways = [Way(self.comm, peer, some, True, *how) for peer, some in stage.gets.items()]
+            ways += [Way(self.comm, peer, some, False, *how) for peer, some in stage.gives.items()]
             if stage.meet:
                 self.comm.barrier(timeout=timeout)  # what neighbours hold is what they want to give
             for step in self._copies(stage):
                 step()
                 while ended := [way for way in ways if way.flights and way.flights[0].works[-1].done()]:
                     ended[0].next()
-            while busy := [way for way in ways if way.flights]:
-                at = wait_any([way.flights[0].works[-1] for way in busy])
-                assert at is not None
-                busy[at].next()
+            drain(ways)
             if stage.meet:
                 self.comm.barrier(timeout=timeout)  # from here on they may change it
         return damaged
@@ -203,41 +242,7 @@ class Mover:
         """The copies that this rank makes itself, in steps."""
         for pull in stage.pulls:
             yield from (partial(pull.run, number) for number in range(len(pull.calls)))
-        yield from (partial(self._copy, move) for move in stage.own)
-
-    def _copy(self, move: Move) -> None:
-        self.into(move)[...] = self.part(move)
-
-    def part(self, move: Move) -> Words:
-        """The elements of a move where they are, converted if they are to be."""
-        held = (self.made if move.when == HAND_ON else self.held)[move.array][move.source.place]
-        part = held[inside(move.box, move.source.box)]
-        have, want = self.kinds[move.array]
-        return part if have == want or move.when == HAND_ON else converted(part, have, want)
-
-    def into(self, move: Move) -> Words:
-        """Where they go."""
-        place: Words = self.made[move.array][move.target.place][inside(move.box, move.target.box)]
-        return place
-
-    def straight(self, move: Move, comes: bool) -> Words | None:
-        """The bytes of a move where they are; None if the caller's array does not lie in C's order."""
-        words = self.into(move) if comes else self.part(move)
-        if not words.flags.c_contiguous:
-            return None
-        data: Words = words.reshape(-1).view(numpy.uint8)
-        return data
-
-    def memory(self, nbytes: int) -> Words:
-        """A block of memory that is free."""
-        if nbytes > self._block:  # for an array of the caller's that does not lie in C's order
-            return numpy.empty(nbytes, numpy.uint8)
-        return self._free.pop() if self._free else numpy.empty(self._block, numpy.uint8)
-
-    def give_back(self, block: Words) -> None:
-        """It is free again."""
-        if block.size == self._block:
-            self._free.append(block)
+        yield from (partial(self.arrays.copy, move) for move in stage.own)
 
 
 class _Flight(NamedTuple):
@@ -252,21 +257,19 @@ class _Flight(NamedTuple):
     works: list[Work]
 
 
-class _Way:
+class Way:
     """One direction between this rank and a peer: its messages, one after the other, some of them under way."""
 
     def __init__(
-        self, mover: Mover, peer: int, messages: Sequence[Message], comes: bool, timeout: float | None,
-        damaged: list[Damaged],
+        self, comm: Communicator, peer: int, messages: Sequence[Message], comes: bool, arrays: Arrays,
+        timeout: float | None, damaged: list[Damaged] | None,
     ) -> None:  # fmt: skip
-        self.mover, self.peer, self.comes, self.timeout, self.damaged = mover, peer, comes, timeout, damaged
+        """`damaged`: where to put what has other bits at its end; None: digests do not travel."""
+        self.comm, self.peer, self.comes, self.arrays = comm, peer, comes, arrays
+        self.timeout, self.damaged = timeout, damaged
         self._ahead = iter(messages)
         self.flights: deque[_Flight] = deque()
-
-    def fill(self) -> None:
-        """Begin messages until enough are under way."""
-        while len(self.flights) < UNDER_WAY and (message := next(self._ahead, None)) is not None:
-            self.flights.append(self._begin(message))
+        self._fill()
 
     def next(self) -> None:
         """The first message has ended: take what it brought, and begin another."""
@@ -274,28 +277,35 @@ class _Way:
         for work in works:
             work.wait()
         if self.comes:
-            if seal is not None and digest(data) != seal[0]:
+            if seal is not None and self.damaged is not None and digest(data) != seal[0]:
                 self.damaged += [Damaged(move.array, move.box, self.peer) for move in message.moves]
             if block is not None:
                 for move, piece in self._pieces(message, data):
-                    self.mover.into(move)[...] = piece
+                    self.arrays.into(move)[...] = piece
         if block is not None:
-            self.mover.give_back(block)
-        self.fill()
+            self.arrays.give_back(block)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Begin messages until enough are under way."""
+        while len(self.flights) < UNDER_WAY and (message := next(self._ahead, None)) is not None:
+            self.flights.append(self._begin(message))
 
     def _begin(self, message: Message) -> _Flight:
-        mover, block = self.mover, None
-        straight = mover.straight(message.moves[0], self.comes) if message.straight else None
+        block = None
+        straight = self.arrays.straight(message.moves[0], self.comes) if message.straight else None
         if straight is not None:
             data = straight
         else:
-            block = mover.memory(message.nbytes)
+            block = self.arrays.memory(message.nbytes)
             data = block[: message.nbytes]
             if not self.comes:
                 for move, piece in self._pieces(message, data):
-                    piece[...] = mover.part(move)
-        seal = numpy.array([0 if self.comes else digest(data)], numpy.uint64) if mover.check else None
-        call = mover.comm.recv if self.comes else mover.comm.send
+                    piece[...] = self.arrays.part(move)
+        seal = None
+        if self.damaged is not None:
+            seal = numpy.array([0 if self.comes else digest(data)], numpy.uint64)
+        call = self.comm.recv if self.comes else self.comm.send
         works = [
             call(each, self.peer, async_op=True, timeout=self.timeout) for each in (data, seal) if each is not None
         ]
@@ -305,7 +315,15 @@ class _Way:
         """The parts of a message that goes through a block."""
         at = 0
         for move in message.moves:
-            word = word_of(self.mover.kinds[move.array].want)
+            word = word_of(self.arrays.kinds[move.array].want)
             nbytes = count(move.box) * word.itemsize
             yield move, data[at : at + nbytes].view(word).reshape(tuple(map(len, move.box)))
             at += nbytes
+
+
+def drain(ways: Sequence[Way]) -> None:
+    """Carry all their messages."""
+    while busy := [way for way in ways if way.flights]:
+        at = wait_any([way.flights[0].works[-1] for way in busy])
+        assert at is not None
+        busy[at].next()

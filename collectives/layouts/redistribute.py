@@ -15,7 +15,7 @@ from hocket.collectives.layouts.boxes import words
 from hocket.collectives.layouts.deal import deal
 from hocket.collectives.layouts.given import ONE, SHOWN, Given
 from hocket.collectives.layouts.held import Array, convertible, new
-from hocket.collectives.layouts.moving import Damaged, Kinds, Mover
+from hocket.collectives.layouts.moving import Arrays, Damaged, Kinds, Mover, block_of
 from hocket.collectives.layouts.pulls import Reach
 from hocket.errors import ArgumentError, Error, MismatchError
 from hocket.kernels.dtypes import DType, by_name
@@ -43,10 +43,10 @@ class Redistribution:
         given, why = None, ""
         try:
             room = whole(room, "room")
-            given = Given(comm.rank, tree, source, target, into, dtype)
+            given = Given(comm, tree, source, target, into, dtype)
         except Error as error:
             why = str(error)
-        dtypes, of_torch = _agreed(comm, given, why, [room, bool(check)], timeout)
+        dtypes, of_torch = agreed(comm, given, why, [room, bool(check)], timeout)
         assert given is not None
         kinds = [Kinds(have, want or have) for have, want in zip(dtypes, given.asked, strict=True)]
         rows = zip(given.names, given.sources, given.targets, [each.want.itemsize for each in kinds], strict=True)
@@ -64,7 +64,8 @@ class Redistribution:
         if reach is not None:
             mine = [[[each.address for each in some] for some in arrays] for arrays in (given.held, self._made)]
             addresses = comm.share(mine, "redistribute", timeout)
-        self._mover = Mover(comm.lane(LANE), moves, kinds, held, made, room, check, reach, addresses)
+        arrays = Arrays(kinds, held, made, block_of(room, comm.size))
+        self._mover = Mover(comm.lane(LANE), moves, arrays, check, reach, addresses)
 
     def __call__(self) -> Any:
         """Move all, and return the arrays of the target."""
@@ -92,25 +93,26 @@ class Redistribution:
             raise MismatchError(f"redistribute: other bits arrived than were sent: {'; '.join(all_texts)}", {})
 
 
-def _agreed(
-    comm: Communicator, given: Given | None, why: str, options: list[Any], timeout: float | None
-) -> tuple[list[DType], list[bool]]:
+def agreed(
+    comm: Communicator, given: Given | None, why: str, options: list[Any], timeout: float | None,
+    within: str = "redistribute",
+) -> tuple[list[DType], list[bool]]:  # fmt: skip
     """The dtype of each array, and whether it is torch's, as the ranks hold it.  Raises what is wrong on any rank."""
-    rows = comm.share(_told(given, why, options), "redistribute", timeout)
+    rows = comm.share(_told(given, why, options), within, timeout)
     if wrong := [f"rank {rank}: {row['why']}" for rank, row in enumerate(rows) if row["why"]]:
-        raise ArgumentError(f"redistribute: {'; '.join(wrong[:SHOWN])}")
+        raise ArgumentError(f"{within}: {'; '.join(wrong[:SHOWN])}")
     assert given is not None
     if odd := [rank for rank, row in enumerate(rows) if row["options"] != rows[0]["options"]]:
-        raise ArgumentError(f"redistribute: rank {odd[0]} has another room= or check= than rank 0: give all the same")
+        raise ArgumentError(f"{within}: rank {odd[0]} has another room= or check= than rank 0: give all the same")
     if odd := [rank for rank, row in enumerate(rows) if row["digest"] != rows[0]["digest"]]:
-        _raise_apart(comm, given, odd[0], timeout)
-    return [_dtype_of(number, name, rows, given) for number, name in enumerate(given.names)], [
+        _raise_apart(comm, given, odd[0], timeout, within)
+    return [_dtype_of(number, name, rows, given, within) for number, name in enumerate(given.names)], [
         any(row["torch"][number] for row in rows) for number in range(len(given.names))
     ]
 
 
 def _told(given: Given | None, why: str, options: list[Any]) -> dict[str, Any]:
-    if given is None:
+    if given is None or why:
         return {"why": why, "options": options, "digest": "", "held": [], "into": [], "torch": []}
     into = given.into or [[]] * len(given.names)
     return {
@@ -121,38 +123,38 @@ def _told(given: Given | None, why: str, options: list[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _raise_apart(comm: Communicator, given: Given, rank: int, timeout: float | None) -> None:
+def _raise_apart(comm: Communicator, given: Given, rank: int, timeout: float | None, within: str) -> None:
     """The layouts differ among ranks: which."""
     told = list(zip(given.names, given.digests, strict=True))
-    rows = [dict(row) for row in comm.share(told, "redistribute", timeout)]
+    rows = [dict(row) for row in comm.share(told, within, timeout)]
     first, other = rows[0], rows[rank]
     name = min(name for name in {*first, *other} if first.get(name) != other.get(name))
     lacks = [0] * (name not in first) + [rank] * (name not in other)
     what = f"rank {lacks[0]} does not name it" if lacks else "its layouts or dtype= differ"
-    raise ArgumentError(f"redistribute: ranks 0 and {rank} were given other things for array {name!r}: {what}")
+    raise ArgumentError(f"{within}: ranks 0 and {rank} were given other things for array {name!r}: {what}")
 
 
-def _dtype_of(number: int, name: str, rows: Sequence[dict[str, Any]], given: Given) -> DType:
+def _dtype_of(number: int, name: str, rows: Sequence[dict[str, Any]], given: Given, within: str) -> DType:
     """The dtype that the ranks hold an array in, if they agree."""
     by = {row["held"][number]: rank for rank, row in reversed([*enumerate(rows)]) if row["held"][number]}
     if len(by) > 1:
         (one, a), (two, b) = sorted(by.items(), key=lambda each: each[1])[:2]
-        raise ArgumentError(f"redistribute: array {name!r} is {one} on rank {a} and {two} on rank {b}")
-    have = _named(next(iter(by), "uint8"))
+        raise ArgumentError(f"{within}: array {name!r} is {one} on rank {a} and {two} on rank {b}")
+    have = dtype_named(next(iter(by), "uint8"))
     want = given.asked[number] or have
     if not convertible(have, want):
-        raise ArgumentError(f"redistribute: array {name!r} is {have}, which cannot become {want}")
+        raise ArgumentError(f"{within}: array {name!r} is {have}, which cannot become {want}")
     for rank, row in enumerate(rows):
         if row["into"][number] not in ("", want.name):
             into = row["into"][number]
             raise ArgumentError(
-                f"redistribute: array {name!r} is {want}, and into= of rank {rank} is {into}: to convert it, say "
+                f"{within}: array {name!r} is {want}, and into= of rank {rank} is {into}: to convert it, say "
                 f"dtype={into!r}"
             )
     return have
 
 
-def _named(name: str) -> DType:
+def dtype_named(name: str) -> DType:
     """A dtype, or bytes(n): elements that no call adds up."""
     if name.startswith("bytes(") and name[6:-1].isdigit():
         return by_name("bytes")._replace(itemsize=int(name[6:-1]), name=name)

@@ -1,0 +1,80 @@
+"""Words of a publisher and its readers: JSON texts over a communicator of two, and layouts as JSON has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from hocket.collectives.layouts.boxes import Box, plain
+from hocket.collectives.layouts.layout import Layout
+from hocket.errors import TimeoutError, TransportError
+
+if TYPE_CHECKING:
+    from hocket.collectives.communicator.communicator import Communicator
+
+TALK = 1
+"""The tag of texts; elements have 0."""
+BYE = {"what": "bye"}
+"""The last word of a reader."""
+LONGEST = 1 << 28
+"""Bytes of a text, at most."""
+
+
+def tell(pair: Communicator, value: Any, timeout: float | None = None) -> None:
+    """Send a JSON value to the other one."""
+    pair.send(numpy.frombuffer(json.dumps(value).encode(), numpy.uint8), 1 - pair.rank, TALK, timeout=timeout)
+
+
+def hear(pair: Communicator, timeout: float | None = None) -> Any:
+    """The next JSON value of the other one.  Raises TimeoutError; TransportError for what is none."""
+    message = pair.probe(1 - pair.rank, TALK, timeout)
+    if message is None:
+        raise TimeoutError(f"the other end of {pair.name!r} says nothing", [1 - pair.rank])
+    if message.nbytes > LONGEST or message.dtype != "uint8":
+        raise TransportError(f"a text of {message.nbytes} bytes of {message.dtype} is not one of hocket's")
+    data = pair.recv(numpy.empty(message.nbytes, numpy.uint8), 1 - pair.rank, TALK)
+    try:
+        return json.loads(data.tobytes())
+    except (ValueError, RecursionError):
+        raise TransportError("what the other end says is not JSON") from None
+
+
+def told_box(box: Box) -> list[list[int]]:
+    """A box as JSON."""
+    return [[r.start, r.stop, r.step] for r in box]
+
+
+def heard_box(value: Any) -> Box:
+    """A box from JSON.  Raises TransportError."""
+    try:
+        return tuple(plain(range(int(start), int(stop), max(1, int(step)))) for start, stop, step in value)
+    except (TypeError, ValueError) as why:
+        raise TransportError(f"{str(value)[:40]!r} is not a box") from why
+
+
+def told_layouts(layouts: Sequence[Layout]) -> list[Any]:
+    """Layouts as JSON, each once: what is the same is said by its place."""
+    places: dict[Layout, int] = {}
+    found: list[Any] = []
+    for layout in layouts:
+        if layout in places:
+            found.append(places[layout])
+        else:
+            places[layout] = len(found)
+            found.append([list(layout.shape), [[told_box(box) for box in own] for own in layout.ranges]])
+    return found
+
+
+def heard_layouts(value: Any) -> list[Layout]:
+    """Layouts from JSON.  Raises ArgumentError and TransportError."""
+    made: list[Layout] = []
+    for each in value:
+        if isinstance(each, int):
+            made.append(made[each])
+            continue
+        shape, owned = each
+        made.append(Layout(shape, [[[slice(*part) for part in box] for box in own] for own in owned]))
+    return made
