@@ -1,4 +1,4 @@
-"""Build: folder X, or frameworks/X, is the package hocket.X (src/hocket/ holds one symlink per folder)."""
+"""Build: folder X, or frameworks/X, is package hocket.X; compressors/ is hocket.compression (links in src/hocket/)."""
 
 import hashlib
 import itertools

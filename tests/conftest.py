@@ -22,11 +22,7 @@ os.environ["HOCKET_TUNING"] = "off"
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays: collecting garbage need not look through torch and five thousand tests each time.
-
-    Ranks import from where their programs are, unlike this process (Makefile).
-    """
-    os.environ.pop("PYTHONSAFEPATH", None)
+    """What is there now stays: collecting garbage need not look through torch and five thousand tests each time."""
     popen.install()
     gc.collect()
     gc.freeze()

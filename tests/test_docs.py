@@ -213,7 +213,7 @@ def test_there_are_five_traces() -> None:
 
 def test_every_room_is_on_the_page() -> None:
     tops = ("system", "control", "algorithms", "transports", "kernels", "collectives", "tools", "bench", "conformance",
-            "compression", "observe", "training")
+            "compressors", "observe", "training")
     found = {init.parent.relative_to(ROOT) for top in tops for init in (ROOT / top).rglob("__init__.py")}
     rooms = {f"{room}/" for room in found if len(room.parts) > 1}
     page = ARCHITECTURE.read_text()

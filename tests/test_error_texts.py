@@ -11,7 +11,7 @@ from support.statements import statements
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (
-    "algorithms", "bench", "collectives", "compression", "conformance", "control", "frameworks", "kernels", "observe",
+    "algorithms", "bench", "collectives", "compressors", "conformance", "control", "frameworks", "kernels", "observe",
     "src/hocket", "system", "tools", "training", "transports",
 )  # fmt: skip
 TWICE = {

@@ -4,8 +4,8 @@
     bench  tools                            measure the library, and know its inside
     conformance                             judges it, and knows its inside; has the jobs and hosts of what measures
     frameworks                              stand on the public door alone: PUBLIC
-    training                                so does this, on compression
-    compression  observe                    and these; observe replays with algorithms
+    training                                so does this, on compressors
+    compressors  observe                    and these; observe replays with algorithms
     collectives                             what the calls mean, and the engine that runs them
     algorithms   transports   kernels       leaves: never import each other
     control                                 how ranks find, trust and hear each other
@@ -40,7 +40,7 @@ MAY: dict[str, set[str]] = {
     "transports": {"transports", "control", "system"},
     "collectives": LIBRARY,
     "tools": {*LIBRARY, "tools", "bench", "observe"},
-    "compression": {"compression"},
+    "compressors": {"compression"},
     "training": {"training", "compression"},
     "observe": {"observe", "algorithms"},
     "conformance": {*LIBRARY, "tools", "conformance", "compression", "training"},
@@ -55,8 +55,10 @@ MAY: dict[str, set[str]] = {
     "frameworks/xgboost": {"xgboost"},
     "frameworks/flower": {"flower", "compression"},
 }
-"""What each folder may import of hocket's folders."""
-ABOVE = [each for each in MAY if each in ("compression", "observe", "training") or each.startswith("frameworks/")]
+"""What each folder may import of hocket's packages."""
+PACKAGES = {folder: folder.rpartition("/")[2] for folder in MAY} | {"compressors": "compression"}
+"""What each folder is called in `import hocket.X`: CPython 3.14 has a `compression` of its own."""
+ABOVE = [each for each in MAY if each in ("compressors", "observe", "training") or each.startswith("frameworks/")]
 """What stands on the public door alone."""
 EXCEPTIONS = {
     "collectives/communicator/observing.py": "observe",  # comm.trace makes a file of records: loaded when it is called
@@ -137,7 +139,7 @@ def loaded(call: ast.Call) -> list[str]:
 def wrong(folder: str, path: Path) -> list[str]:
     """The imports of a file that its floor does not allow."""
     allowed = MAY[folder] | {EXCEPTIONS.get(str(path.relative_to(ROOT)), "")}
-    folders = {part.rpartition("/")[2] for part in MAY}
+    folders = set(PACKAGES.values())
     known = folders - allowed | (set() if folder not in LIBRARY else PUBLIC - FLOOR)
     found = []
     for name in imported(path):
@@ -195,7 +197,7 @@ def test_every_room_is_seen() -> None:
         ("collectives/job/world.py", "import importlib; importlib.import_module('hocket.observe.session')\n"),
         ("collectives/engine/run.pxd", 'cdef extern from "bench/any.h":\n    pass\n'),
         ("collectives/job/place.py", "from hocket import hosting\n"),
-        ("compression/step.py", "from hocket.kernels.codecs import Codec\n"),
+        ("compressors/step.py", "from hocket.kernels.codecs import Codec\n"),
         ("training/__init__.py", "import torch\n"),
         ("training/__init__.py", "from hocket.observe import clocks\n"),
         ("frameworks/ray/store.py", "from hocket import dtypes\n"),
@@ -222,9 +224,9 @@ def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeyp
         ("frameworks/horovod/stall.py", "found = comms()[0].ending"),
         ("frameworks/horovod/job.py", "job.world.config, job.rank"),
         ("frameworks/xgboost/workers.py", "comm.session.lost"),
-        ("compression/dense.py", "comm.messenger.share_among"),
-        ("compression/dense.py", "comm.planner.plan"),
-        ("compression/dense.py", "work._queued.status"),
+        ("compressors/dense.py", "comm.messenger.share_among"),
+        ("compressors/dense.py", "comm.planner.plan"),
+        ("compressors/dense.py", "work._queued.status"),
         ("frameworks/ray/launch.py", "hocket.collectives.default"),
         ("frameworks/jax/handler.pyx", "x = comm.shortcut  # the table"),
         ("frameworks/torch/calls/quick.pyx", "x = self.comm.runner"),
