@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "floors.svg"
 HUB = "collectives"
 FLOORS = [
-    ["frameworks", "tools", "bench", "conformance"], ["training", "compressors", "observe"], [HUB],
+    ["frameworks", "tools", "lab", "bench", "conformance"], ["training", "compressors", "observe"], [HUB],
     ["algorithms", "transports", "kernels"], ["control"], ["system"],
 ]  # fmt: skip
 ROWS = [

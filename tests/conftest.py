@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.running.record import function
 from support.warm import popen
 
 pytest_plugins = ["support.running.plugin"]
@@ -19,6 +20,21 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 # What somebody has measured on this machine must not decide what a test runs.
 os.environ["HOCKET_TUNING"] = "off"
+
+
+# Benches' own tests that start processes are for `make test-more`, but for these.
+KEPT = {"test_two_ranks", "test_bad_arguments_are_named", "test_legends_lie_beside_the_curves"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks select
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lines = config.pluginmanager.get_plugin("record").lines
+    for item in items:
+        name = function(item.nodeid)
+        if not name.startswith(("tests/bench/", "tests/lab/")) or name.rpartition(":")[2] in KEPT or name not in lines:
+            continue
+        if lines[name].starts or lines[name].cpu > 1:
+            item.add_marker("more")
 
 
 def pytest_collection_finish() -> None:

@@ -168,6 +168,23 @@ def test_every_variable_is_on_its_page() -> None:
     assert rows == [each.name for each in VARIABLES]
 
 
+def test_each_command_is_a_program() -> None:
+    """`python -m hocket...`: the module is there and does something when it is run."""
+    folders = [ROOT, ROOT / "docs", ROOT / "bench" / "results"]
+    pages = [ROOT / "Makefile", *(page for folder in folders for page in folder.glob("*.md"))]
+    names = {name for page in pages for name in re.findall(r"-m (hocket[\w.]*\w)", page.read_text())}
+    names.remove("hocket.lab.NAME")
+    assert len(names) > 50 and not [name for name in sorted(names) if not is_program(name)]
+
+
+def is_program(name: str) -> bool:
+    path = ROOT / "src" / name.replace(".", "/")
+    if path.is_dir():
+        return (path / "__main__.py").exists()
+    file = path.with_suffix(".py")
+    return file.exists() and 'if __name__ == "__main__"' in file.read_text()
+
+
 @pytest.mark.more
 def test_the_site_is_built_without_a_warning(tmp_path: pathlib.Path) -> None:
     """`make docs`."""
@@ -212,8 +229,8 @@ def test_there_are_five_traces() -> None:
 
 
 def test_every_room_is_on_the_page() -> None:
-    tops = ("system", "control", "algorithms", "transports", "kernels", "collectives", "tools", "bench", "conformance",
-            "compressors", "observe", "training")
+    tops = ("system", "control", "algorithms", "transports", "kernels", "collectives", "tools", "bench", "lab",
+            "conformance", "compressors", "observe", "training")
     found = {init.parent.relative_to(ROOT) for top in tops for init in (ROOT / top).rglob("__init__.py")}
     rooms = {f"{room}/" for room in found if len(room.parts) > 1}
     page = ARCHITECTURE.read_text()

@@ -11,8 +11,8 @@ from support.statements import statements
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (
-    "algorithms", "bench", "collectives", "compressors", "conformance", "control", "frameworks", "kernels", "observe",
-    "src/hocket", "system", "tools", "training", "transports",
+    "algorithms", "bench", "collectives", "compressors", "conformance", "control", "frameworks", "kernels", "lab",
+    "observe", "src/hocket", "system", "tools", "training", "transports",
 )  # fmt: skip
 TWICE = {
     r"\bis none\b|\bnone of\b|\bfor none\b": "None is a value of Python: say \"is unknown\", \"is not one of\"",

@@ -1,6 +1,7 @@
 """The floors: whoever stands on one imports what lies below it, and nothing beside or above.
 
     examples, tests
+    lab                                     programs of a checkout that measure all below
     bench  tools                            measure the library, and know its inside
     conformance                             judges it, and knows its inside; has the jobs and hosts of what measures
     frameworks                              stand on the public door alone: PUBLIC
@@ -44,7 +45,8 @@ MAY: dict[str, set[str]] = {
     "training": {"training", "compression"},
     "observe": {"observe", "algorithms"},
     "conformance": {*LIBRARY, "tools", "conformance", "compression", "training"},
-    "bench": {*LIBRARY, "tools", "bench", "conformance", "compression", "observe", "training"},
+    "bench": {*LIBRARY, "bench", "conformance", "compression"},
+    "lab": {*LIBRARY, "tools", "bench", "lab", "conformance", "compression", "observe", "training"},
     "frameworks/torch": {"torch", "compression", "training"},
     "frameworks/horovod": {"horovod", "compression", "torch", "training"},
     "frameworks/ray": {"ray"},
@@ -63,19 +65,19 @@ ABOVE = [each for each in MAY if each in ("compressors", "observe", "training") 
 EXCEPTIONS = {
     "collectives/communicator/observing.py": "observe",  # comm.trace makes a file of records: loaded when it is called
     "frameworks/torch/calls/quick.pyx": "collectives",  # the table of calls made before, in Cython
-    "bench/frameworks/torch_backend.py": "torch",  # the benchmarks of it
-    "bench/frameworks/shared_cores.py": "torch",
+    "bench/shared_cores.py": "torch",  # the benchmarks of it
+    "lab/frameworks/torch_backend.py": "torch",
     "conformance/gpu_check/torch/group.py": "torch",
     "conformance/gpu_check/torch/training.py": "torch",
-    "bench/compression/ddp.py": "torch",
-    "bench/outer/characters.py": "torch",
-    "bench/outer/peers/ways.py": "torch",
-    "bench/large/beside_torch.py": "torch",
-    "bench/overlap/training.py": "torch",
-    "bench/rivals/horovod.py": "horovod",
-    "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them
-    "bench/frameworks/lightgbm_training.py": "lightgbm",
-    "bench/frameworks/ray_groups.py": "ray",
+    "lab/compression/ddp.py": "torch",
+    "lab/outer/characters.py": "torch",
+    "lab/outer/peers/ways.py": "torch",
+    "lab/large/beside_torch.py": "torch",
+    "lab/overlap/training.py": "torch",
+    "lab/rivals/horovod.py": "horovod",
+    "lab/frameworks/jax_calls.py": "jax",  # the benchmarks of them
+    "lab/frameworks/lightgbm_training.py": "lightgbm",
+    "lab/frameworks/ray_groups.py": "ray",
 }
 FORBIDDEN = {
     "algorithms": ("numpy", "torch"),  # they never see a byte

@@ -7,7 +7,7 @@ To wake a sleeping thread takes longer than all the rest of starting a run, so t
 its last work, and looks for more by itself.  It stands back for computing threads and for waiting ones.
 
 It looks every 50 us.  To sleep on descriptors was tried: each segment then woke it, on a core where a thread computes
-(`hocket.bench.overlap`, 16 MiB over TCP beside arithmetic, 3 runs each: loss 6 to 43 %, else -16 to 23 %).
+(`hocket.lab.overlap`, 16 MiB over TCP beside arithmetic, 3 runs each: loss 6 to 43 %, else -16 to 23 %).
 """
 
 from libc.stdint cimport uint32_t, uint64_t

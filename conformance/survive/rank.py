@@ -1,6 +1,6 @@
 """One member of an elastic job: steps on a state that all members hold, bit for bit.
 
-__main__.py and bench/elastic/churn.py start it.  A step is one allreduce of the state's size.  After a loss the members
+__main__.py and lab/elastic/churn.py start it.  A step is one allreduce of the state's size.  After a loss the members
 renew, and who is behind takes the state of the lowest of the most advanced.  It prints a line for each step, and for
 what it went through before one.  At some moments (`Life.at`) it looks whether it has an order: to kill or to stop
 itself a little later.

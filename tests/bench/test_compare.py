@@ -143,12 +143,12 @@ def test_a_page_has_a_section_for_each_kind_of_cpu(tmp_path: Path) -> None:
 
 def test_tables_of_other_programs_stand_behind_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real one, small."""
-    small = ["hocket.bench.starting.first_barrier", "PEERS", "-n", "2", "--turns", "1"]
+    small = ["hocket.bench.first_barrier", "PEERS", "-n", "2", "--turns", "1"]
     monkeypatch.setattr(others, "OTHERS", {"Starting": small})
     about = {"others": others.measured(["gloo", "openmpi", "openmpi-single"])}
     about |= {"date": "today", "machine": {"processor": "X", "usable_cores": 2, "load": [0.0]}}
     lines = page.table(about, []).splitlines()
-    command = "`python -m hocket.bench.starting.first_barrier openmpi -n 2 --turns 1`"
+    command = "`python -m hocket.bench.first_barrier openmpi -n 2 --turns 1`"
     assert any(each.startswith(f"**Starting**: {command}, ") for each in lines)
     assert [row.split(" | ")[0] for row in lines[-3:]] == ["| hocket run", "| hocket run --no-fork", "| openmpi"]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.bench.overlap.profiles import PROFILES
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
+from hocket.lab.overlap.profiles import PROFILES
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.observe.policies import Event, _events, _rate, replayed

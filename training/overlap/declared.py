@@ -38,7 +38,7 @@ UNITS, MOST = 64, 4 << 20
 100 slices, and a bucket that is much longer than a slice holds up the layer that is needed first."""
 LEAST_SLICE, LEAST_BUCKET = 2 << 20, 64 << 10
 """And at least these.  Between hosts a slice costs some 0.3 ms beside its bytes, in which its lane sends nothing: with
-slices of 200 KB a step of 130 ms took 16 more (bench/overlap/training.py, one rank on each host)."""
+slices of 200 KB a step of 130 ms took 16 more (lab/overlap/training.py, one rank on each host)."""
 
 
 class Declared:
