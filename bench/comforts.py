@@ -1,4 +1,4 @@
-"""What calls that do several things at once cost, beside the calls that they stand for.
+"""The cost of calls that do several things at once, beside the calls that they stand for.
 
     hocket run -n 2 -- python -m hocket.bench.comforts [--seconds 2] [--gigabytes 1]
 

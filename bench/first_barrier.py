@@ -1,4 +1,4 @@
-"""How long until all ranks of a job have met, beside MPIs?
+"""Seconds until all ranks of a job have met, beside MPIs.
 
     python -m hocket.bench.first_barrier [openmpi mpich impi=build/impi] [-n 16] [--turns 5] [--numpy]
 
@@ -59,7 +59,7 @@ def _commands(options: argparse.Namespace) -> dict[str, tuple[list[str], Mapping
 
 
 def _seconds(command: list[str], env: Mapping[str, str]) -> tuple[float, float]:
-    """Of one job, and of its processes on CPUs."""
+    """Seconds of one job, and of its processes on CPUs."""
     begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, env={**os.environ, **env}, check=True, timeout=600)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -43,10 +43,11 @@ from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
 
 HOSTS = 2
 TURNS, SECONDS = (5, 300), 1.0
-"""How often each codec is called: as often as a float32 call goes into so many seconds, but at least and at most ..."""
+"""Each codec is called this often: as often as a float32 call goes into so many seconds, but at least and at most ...
+"""
 PATIENCE = 600.0
 BESIDE = ("float32", "fp16")
-"""What every codec is compared with."""
+"""Every codec is compared with these."""
 USUAL = 16 << 20
 """Bytes, unless -b or -e says otherwise.  A float32 call of as many takes 1.4 s at 100 Mbit/s."""
 WIDTH = 1024
@@ -136,7 +137,7 @@ def _turns(comm: Any, x: Any, y: Any) -> int:
 
 
 def _once(comm: Any, name: str, call: Callable[[], object], x: Any, y: Any, exact: Any) -> dict[str, Any]:
-    """What needs no stopwatch, or only this rank's."""
+    """Measure all that needs no stopwatch, or only this rank's."""
     call()  # makes the plan
     error = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
     comm.barrier()

@@ -36,7 +36,7 @@ HEADER = """\
 
 
 def run(ranks: int, busy: int, threads: int, transport: str, turns: int) -> dict[str, Any]:
-    """What rank 0 found; all ranks are gone afterwards."""
+    """Run a job; the numbers that rank 0 found.  All ranks are gone afterwards."""
     words = [sys.executable, "-W", "ignore", "-m", "hocket.bench.shared_cores", "rank"]
     more = {"OMP_NUM_THREADS": str(threads), "HOCKET_TRANSPORT": transport, "TURNS": str(turns)}
     with _neighbours(busy):

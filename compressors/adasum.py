@@ -16,8 +16,9 @@ SMALL, LARGE = 1e-20, 1e20
 
 
 class AdaSum(Together):
-    """Of two vectors (1 - ab/2aa) a + (1 - ab/2bb) b: their mean if they are parallel, their sum if they are at right
-    angles.  Of more ranks, by pairs of neighbours, then pairs of pairs; an odd one out waits for the next round.
+    """The adaptive sum of two vectors, (1 - ab/2aa) a + (1 - ab/2bb) b: their mean if they are parallel, their sum if
+    they are at right angles.  Of more ranks, by pairs of neighbours, then pairs of pairs; an odd one out waits for the
+    next round.
 
     Each vector is combined by its own products, so a key is a layer; products are sums in float64 where float32 does
     not hold them.  No bits are saved: 2n(p-1)/p bytes per rank, as those of an allreduce, and log2(p) sums of three
@@ -55,7 +56,7 @@ class AdaSum(Together):
 
 
 def _within(sizes: Sequence[int], begin: int, end: int) -> list[int]:
-    """Of vectors of these sizes, one after the other, how much of each lies between two places."""
+    """The part of each of several vectors, one after the other, that lies between two places."""
     ends = list(itertools.accumulate(sizes, initial=0))
     return [max(0, min(after, end) - max(first, begin)) for first, after in itertools.pairwise(ends)]
 
@@ -91,7 +92,7 @@ def _products(a: Array, b: Array) -> Array:
 
 
 def _sum(pair: tuple[Array, Array], products: Array) -> Array:
-    """Of two vectors; in float64 where one is so much the longer that a factor is large."""
+    """The sum of two vectors; in float64 where one is so much the longer that a factor is large."""
     (a, b), (ab, aa, bb) = pair, products
     left, right = 1 - ab / (2 * aa or 1), 1 - ab / (2 * bb or 1)
     kind = np.float64 if max(abs(left), abs(right)) > LARGE else np.float32

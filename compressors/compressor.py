@@ -58,7 +58,7 @@ class Compressor:
         self._memory = [np.empty(0, np.float32)] * 2
         self._last_step: Step | None = None
         self.report: str | None = None
-        """What was measured where the method was chosen by "auto" ("powersgd:4: 267 ms -> 35 ms (also tried: ...)")."""
+        """The measurement where "auto" chose the method ("powersgd:4: 267 ms -> 35 ms (also tried: ...)")."""
 
     @at_once
     def allreduce(self, x: Any, key: str, op: str = "avg", lr: float | None = None) -> Any:
@@ -265,7 +265,7 @@ class Compressor:
         return self._last_step
 
     def stats(self, key: str) -> Stats:
-        """Of the calls with this key."""
+        """The statistics of the calls with this key."""
         if key not in self._entries:
             raise ArgumentError(f"no call has used the key {key!r}; {choices(key, self._entries)}")
         entry = self._entries[key]
@@ -282,7 +282,8 @@ class Compressor:
         self._entries.pop(_text(key), None)
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank must keep to go on as if nothing had happened: arrays and numbers, for any checkpoint."""
+        """The state that this rank must keep to go on as if nothing had happened: arrays and numbers, for any
+        checkpoint."""
         entries = {key: entry.saved() for key, entry in self._entries.items()}
         return {"method": self.method.name, "size": self.comm.size, "entries": entries}
 

@@ -76,7 +76,7 @@ class Coded(Method):
         return None if self.codec.stochastic else (None, x)
 
     def _shares(self, bucket: Bucket) -> list[Averaged]:
-        """Of each vector in the bytes of all."""
+        """The bytes of each vector among those of all."""
         whole, count = self.codec.nbytes(bucket.flat.size), max(bucket.flat.size, 1)
         return [Averaged({}, whole * part.size // count) for part in bucket.parts]
 

@@ -1,4 +1,4 @@
-"""What a Compressor keeps for each key: what it owes, what its method keeps, and what the calls have cost."""
+"""A Compressor's memory for each key: what it owes, what its method keeps, and what the calls have cost."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from hocket.compression.method import Array, Kept
 
 @dataclass(frozen=True)
 class Stats:
-    """What the calls with one key have cost and lost."""
+    """The costs and losses of the calls with one key."""
 
     calls: int = 0
     nbytes: int = 0
-    """Of a vector, as float32 ..."""
+    """Bytes of a vector, as float32 ..."""
     sent: int = 0
     """... and on the wire."""
     seconds: float = 0.0
-    """Of all calls."""
+    """Seconds of all calls."""
     error: float = 0.0
-    """Of the last call: the length of what this rank did not send, as a part of that of what it had to."""
+    """The error of the last call, norm(unsent) / norm(vector): the length of what this rank did not send, as a part of
+    that of what it had to."""
 
     @property
     def ratio(self) -> float:
-        """How many times smaller a vector is on the wire."""
+        """The ratio of a vector's bytes to those on the wire."""
         return self.nbytes / self.sent if self.sent else 1.0
 
 
 @dataclass
 class Entry:
-    """What a rank keeps for a key."""
+    """A rank's memory for a key."""
 
     shape: tuple[int, ...]
     residual: Array
-    """What this rank still has to send."""
+    """The vector that this rank still has to send."""
     lr: float | None = None
     steps: int = 0
     kept: Kept = field(default_factory=dict)

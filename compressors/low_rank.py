@@ -59,7 +59,7 @@ class PowerSGD(Together):
             for rows in chunks(len(matrix), max(1, CHUNK // matrix.shape[1])):
                 np.matmul(p[rows], down, out=into[rows])
                 matrix[rows] -= into[rows]
-            # A direction that met nothing stays as it is: multiplied by zero it would never find anything again.
+            # Columns of q that became zero are reset: they would stay zero for ever.
             lost = ~np.abs(q).any(0)
             kept = {"q": np.where(lost, np.eye(*q.shape, dtype=np.float32), q)}
             finite = bool(np.isfinite(p).all() and np.isfinite(q).all())

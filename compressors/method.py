@@ -1,4 +1,5 @@
-"""What a method of compression is: how ranks average a vector with fewer bits.  compressor.py keeps its state."""
+"""The interface of a method of compression: how ranks average a vector with fewer bits.  compressor.py keeps its state.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hocket.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
 Kept = dict[str, Array]
-"""What a method keeps of a vector from one call to the next, by name."""
+"""A method keeps this of a vector from one call to the next, by name."""
 CHUNK = 1 << 15
 """Floats, that stay in a core's cache when they are read a second time."""
 
@@ -32,13 +33,13 @@ def joined(kind: str, *arguments: object) -> str:
 
 
 class Averaged(NamedTuple):
-    """What a method has to say of a call with a vector."""
+    """A method's report on a call with a vector."""
 
     kept: Kept
     nbytes: int
-    """What a vector is on the wire."""
+    """Bytes of a vector on the wire."""
     finite: bool | None = None
-    """Is all of the result?  None: who wants to know looks."""
+    """Is all of the result?  None: not checked."""
 
 
 class Method(Protocol):
@@ -46,7 +47,7 @@ class Method(Protocol):
 
     @property
     def name(self) -> str:
-        """As `Compressor` takes it: "topk:0.01"."""
+        """The name that `Compressor` takes: "topk:0.01"."""
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         """Collective.
@@ -92,7 +93,8 @@ class Method(Protocol):
         return kept
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
-        """What rank `rank` of `size` keeps of a vector of `count` elements, of what the ranks of another job kept.
+        """Deal out anew what the ranks of another job kept: the part of rank `rank` of `size`, of a vector of `count`
+        elements.
 
         Nothing, unless a method says otherwise.
         """
@@ -113,7 +115,7 @@ def times(kept: Kept, name: str, factor: np.float32) -> Kept:
 
 
 def chunks(count: int, step: int = CHUNK) -> Iterator[slice]:
-    """Of `count` elements, `step` at a time."""
+    """Slices of `count` elements, `step` at a time."""
     return (slice(begin, min(begin + step, count)) for begin in range(0, count, step))
 
 

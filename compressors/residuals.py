@@ -18,7 +18,8 @@ class Residuals:
         """By the keys of a call.  Of each entry one has the residual, and the other is its spare memory."""
 
     def of(self, keys: Sequence[str], entries: Sequence[Entry]) -> tuple[Bucket, Bucket]:
-        """What the entries owe, and memory for what they will.  Copies, if other calls had these keys last."""
+        """The vectors that the entries owe, and memory for what they will owe.  Copies, if other calls had these keys
+        last."""
         kept, spare = self._pair(tuple(keys), entries)
         if entries[0].residual is spare.parts[0]:
             kept, spare = spare, kept

@@ -87,7 +87,7 @@ class Fields:
     def __init__(self, bits: int) -> None:
         self.each = WORD // bits
         self.kind = np.uint16 if bits <= 16 else np.uint32
-        """What holds one."""
+        """The dtype that holds one."""
         self._shifts = np.arange(self.each, dtype=np.uint64) * np.uint64(bits)
         self._mask = np.uint64((1 << bits) - 1)
 

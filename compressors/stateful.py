@@ -17,10 +17,10 @@ NOTHING = np.zeros(1, np.float32)
 
 
 class EF21(Together):
-    """What each rank sends is its gradient's difference to what the others believe it to be; nothing is owed.
+    """Each rank sends its gradient's difference to the mean of the peers' estimates; nothing is owed.
 
-    The first call sends the whole vector, 2n(p-1)/p bytes per rank; the others cost what `method` costs.  What comes is
-    an average of beliefs, which gradients that change slowly make true.
+    The first call sends the whole vector, 2n(p-1)/p bytes per rank; the others cost what `method` costs.  The result
+    is the mean of these estimates, which are near where gradients change slowly.
 
     Source: Richtarik et al., "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error Feedback",
     NeurIPS 2021.
@@ -124,11 +124,11 @@ class DGC(Together):
         return vector * np.float32(most / length) if length > most else vector
 
     def rescaled(self, kept: Kept, factor: np.float32) -> Kept:
-        """What waits; not the momentum, which is of gradients, as an optimizer's is."""
+        """Scale what waits; not the momentum, which is of gradients, as an optimizer's is."""
         return times(kept, "v", factor)
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
-        """What has gathered is shared out as what is owed is; an average divides by another number now.
+        """Share out what has gathered like what is owed; an average divides by another number now.
 
         A rank beyond those that were takes over zeros.  All count as many calls, which decide what is sent together.
         """

@@ -12,7 +12,7 @@ from hocket.compression.method import Array, Kept
 
 
 class Outcome(NamedTuple):
-    """What a call has made of one key's vector, and what it leaves if it counts."""
+    """The effect of a call on one key's vector, and what it leaves if it counts."""
 
     entry: Entry
     result: Array
@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
     lr: float | None
     square: float
     left: Array | None
-    """What was not sent; None: without feedback ..."""
+    """The unsent part; None: without feedback ..."""
     left_square: float
     """... the square of its length is enough."""
 
@@ -68,7 +68,7 @@ class Step:
         return id(entry) in self._outcomes
 
     def add(self, outcome: Outcome) -> None:
-        """Of a call that has just been made."""
+        """Add the outcome of a call that has just been made."""
         self._outcomes[id(outcome.entry)] = outcome.kept_for_later()
 
     def end(self) -> bool:

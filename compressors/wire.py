@@ -78,7 +78,7 @@ def _scattered(wire: Array, method: Sparse, count: int) -> Array:
 
 
 def _alone(method: str | Codec | Method) -> Codec | Sparse:
-    """What one rank can do without the others."""
+    """The codec or sparse method that one rank can use without the others."""
     chosen = resolved(method)
     if isinstance(chosen, Coded):
         return chosen.codec

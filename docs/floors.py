@@ -35,7 +35,7 @@ Spot = tuple[float, float, float, float]
 
 
 def imports(path: Path) -> Iterator[str]:
-    """What a file needs when it runs (not for types alone), as paths: system/cuda/driver."""
+    """The imports of a file when it runs (not for types alone), as paths: system/cuda/driver."""
     text = path.read_text()
     if path.suffix == ".py":
         for node in _running(ast.parse(text)):

@@ -1,4 +1,4 @@
-"""What does it cost to be told that a call has ended, by a coroutine's `await` or a torch future?
+"""The cost of being told that a call has ended, by a coroutine's `await` or a torch future.
 
     hocket run -n 2 -- python -m hocket.lab.awaited [--size 1K] [--many 20]
 

@@ -46,7 +46,7 @@ def _seconds(
     comm: hocket.Communicator, small: numpy.ndarray, under: hocket.Communicator | None, large: numpy.ndarray | None,
     calls: int,
 ) -> float:  # fmt: skip
-    """Of one small call: the median, of those that ended before the large one did if there is one."""
+    """Seconds of one small call: the median, of those that ended before the large one did if there is one."""
     found = []
     for _ in range(ROUNDS):
         comm.barrier()

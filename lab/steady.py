@@ -1,4 +1,4 @@
-"""What a start costs, and whether a million calls in a row are all alike.
+"""The cost of a start, and whether a million calls in a row are all alike.
 
     hocket run -n 4 -- python -m hocket.lab.steady [--calls 1000000]
 

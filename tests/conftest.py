@@ -1,4 +1,4 @@
-"""What every test may rely on, however the test run itself was started."""
+"""The settings that every test may rely on, however the test run itself was started."""
 
 import gc
 import os
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays: collecting garbage need not look through torch and five thousand tests each time."""
+    """Freeze what is there now: collecting garbage need not look through torch and five thousand tests each time."""
     popen.install()
     gc.collect()
     gc.freeze()

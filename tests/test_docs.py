@@ -106,7 +106,7 @@ def test_every_promise_has_its_test() -> None:
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.md"))
-"""How the pages' figures came about: beside the site."""
+"""Histories of the pages' figures: beside the site."""
 NOT_VARIABLES = r"HOCKET_\w*_(?:H|CUH)"
 """The include guards."""
 
@@ -117,7 +117,7 @@ def prose(page: pathlib.Path) -> str:
 
 
 def anchors(page: pathlib.Path) -> set[str]:
-    """Those of its headings, as GitHub and the site make them."""
+    """The anchors of its headings, as GitHub and the site make them."""
     titles = re.findall(r"^#+ +(.+?) *$", prose(page), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -141,7 +141,7 @@ def test_every_page_is_linked_from_readme() -> None:
 
 @each("page", PAGES)
 def test_examples_are_python(page: pathlib.Path) -> None:
-    """Those that cannot run here (CuPy's) at least compile; others of this file and test_readme.py run."""
+    """Examples that cannot run here (CuPy's) at least compile; others of this file and test_readme.py run."""
     for source in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M):
         compile(source, page.name, "exec")
 

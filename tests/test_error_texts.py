@@ -1,4 +1,4 @@
-"""What users read when something fails: no words that have to be read twice, and a page that quotes it."""
+"""Texts that users read when something fails: no words that have to be read twice, and a page that quotes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_CYTHON = re.compile(r"Error\(\s*((?:f?\"(?:[^\"\\]|\\.)*\"\s*)+)")
 
 
 def texts(path: Path) -> Iterator[str]:
-    """What is given to the exceptions that a file raises, with holes where values come."""
+    """Texts of the exceptions that a file raises, with holes where values come."""
     source = path.read_text()
     if path.suffix == ".pyx":
         yield from (found.group(1) for found in IN_CYTHON.finditer(source))

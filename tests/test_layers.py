@@ -57,11 +57,11 @@ MAY: dict[str, set[str]] = {
     "frameworks/xgboost": {"xgboost"},
     "frameworks/flower": {"flower", "compression"},
 }
-"""What each folder may import of hocket's packages."""
+"""Each folder may import these of hocket's packages."""
 PACKAGES = {folder: folder.rpartition("/")[2] for folder in MAY} | {"compressors": "compression"}
-"""What each folder is called in `import hocket.X`: CPython 3.14 has a `compression` of its own."""
+"""Each folder's name in `import hocket.X`: CPython 3.14 has a `compression` of its own."""
 ABOVE = [each for each in MAY if each in ("compressors", "observe", "training") or each.startswith("frameworks/")]
-"""What stands on the public door alone."""
+"""Folders that stand on the public door alone."""
 EXCEPTIONS = {
     "collectives/communicator/observing.py": "observe",  # comm.trace makes a file of records: loaded when it is called
     "frameworks/torch/calls/quick.pyx": "collectives",  # the table of calls made before, in Cython

@@ -42,11 +42,11 @@ class Rank(NamedTuple):
     calls_a_second: float
     bytes_a_second: float
     overflow: str
-    """What its recorder had no room for, in words."""
+    """Things that its recorder had no room for, in words."""
 
 
 class Jobs(NamedTuple):
-    """What there is to show."""
+    """The jobs to show."""
 
     jobs: dict[str, list[Rank]]
     """By the job's id; ranks in order."""

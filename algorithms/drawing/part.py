@@ -17,7 +17,7 @@ LANE, STRIP, HEIGHT, GAP = 58, 72, 24, 120
 CELL = 6
 """The least width of a chunk."""
 MOST_RANKS, FEW_RANKS, MOST_STEPS, MOST_CHUNKS = 16, 8, 14, 25
-"""What is drawn at the most: as much as can be told apart."""
+"""The limits of a drawing: as much as can be told apart."""
 MOST_CELLS = 128
 """Ranks times steps: what fits a screen in letters that can be read."""
 MOST_MESSAGES = 4
@@ -25,15 +25,15 @@ MOST_MESSAGES = 4
 
 
 class Part(NamedTuple):
-    """What of a schedule is drawn, and where.  The last lane is all other ranks together."""
+    """The ranks and steps of a schedule that are drawn.  The last lane is all other ranks together."""
 
     ranks: tuple[int, ...]
     others: int
-    """How many ranks are not drawn."""
+    """The number of ranks that are not drawn."""
     steps: int
     chunks: tuple[int, ...]
     note: str
-    """What is left out; "": nothing."""
+    """Words for the rest that is left out; "": nothing."""
 
     @property
     def strip(self) -> float:

@@ -148,6 +148,6 @@ def _copies(drawn: Part, programs: Sequence[Sequence[Step]], t: int) -> Iterator
 
 
 def _label(chunks: Sequence[int]) -> str:
-    """Of a message: its chunks, or how many they are."""
+    """The text on a message: its chunks, or how many they are."""
     text = spans(chunks)
     return text if len(text) <= LABEL else f"{len(chunks)} chunks"

@@ -1,4 +1,4 @@
-"""What `make compare` measures besides collectives: tables of other programs, in a section's end."""
+"""Further tables of `make compare`, besides collectives: tables of other programs, in a section's end."""
 
 from __future__ import annotations
 

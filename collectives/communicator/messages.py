@@ -36,11 +36,11 @@ from hocket.kernels.dtypes import by_code, by_name
 
 DONE, BUSY = CODES["done"], CODES["busy"]
 ANY = -1
-"""As a source: whichever rank's message comes first."""
+"""A source: whichever rank's message comes first."""
 PROC_NULL = -(1 << 31)
-"""As a rank at one end of a message: there is no rank.  Far from the ranks, so that no sum of small numbers is it."""
+"""A rank at one end of a message: there is no rank.  Far from the ranks, so that no sum of small numbers is it."""
 ANY_TAG = 1 << 63
-"""As a tag: whichever comes first; objects have none of these."""
+"""A tag: whichever comes first; objects have none of these."""
 TAGS = (1 << 32) - 1
 PRIVATE = 1 << 31
 """Tags from here on are the library's own ..."""
@@ -52,12 +52,12 @@ NEVER = (1 << 64) - 1
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """What is known of a message before it is received."""
+    """The facts about a message before it is received."""
 
     source: int
     tag: int
     dtype: str
-    """Of the sender's array: "float32"."""
+    """The dtype of the sender's array: "float32"."""
     nbytes: int
 
     @property
@@ -100,7 +100,7 @@ class Messenger:
         return self.exchange(x, *ends, user_tag(whole(tag, "tag")), ask)
 
     def wanted(self, source: int | None, tag: int | None) -> tuple[int, int]:
-        """What a recv asks for, ANY and ANY_TAG for None."""
+        """The place and tag that a recv asks for, ANY and ANY_TAG for None."""
         place = ANY if source is None else self.end(source, "source")
         return place, ANY_TAG if tag is None else user_tag(whole(tag, "tag"))
 
@@ -196,7 +196,7 @@ class Messenger:
         return json.loads(data.tobytes())
 
     def probe(self, source: int, tag: int, timeout: float | None) -> Message | None:
-        """What a recv that asks for this would take; None: `timeout` seconds were over before it came."""
+        """The message that a recv with these would take; None: `timeout` seconds were over before it came."""
         self.reporter.refuse_broken()
         refuse_inside()
         if source == PROC_NULL:

@@ -137,7 +137,7 @@ def _length(head: Array) -> int:
 
 
 def _after(head: Array) -> int:
-    """How many bytes come after `head`."""
+    """Count the bytes that come after `head`."""
     return max(0, _length(head) - (HEAD - LENGTH))
 
 

@@ -1,4 +1,4 @@
-"""What the recorders of a job's ranks on this host tell when it fails or hangs: lines of errors, a file of events."""
+"""The recorders of a job's ranks on this host tell this when it fails or hangs: lines of errors, a file of events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("hocket")
 
 
 class FlightRecorder:
-    """Of one communicator."""
+    """The recorder of one communicator."""
 
     def __init__(self, members: Members) -> None:
         self.members, self.world = members, members.world

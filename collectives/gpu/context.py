@@ -1,4 +1,4 @@
-"""What `GpuQueue` stands on: this rank's channels, streams, scratch memory and kernels; made by all members together.
+"""The base of `GpuQueue`: this rank's channels, streams, scratch memory and kernels; made by all members together.
 
 Its channels stand on those of the host: the ranks agree on each call by these, and the bytes go from GPU to GPU where
 one can map the other's memory (transports/cuda_ipc/protocol.h), else through pinned memory and the host channel
@@ -35,7 +35,7 @@ RELEASE_WAIT = 1.0
 RESULTS_WAIT = 1.0
 """Seconds after a failure in which results of earlier calls may still arrive."""
 RELEASES, RELEASE_EVERY = 100, 0.1
-"""How often streams' waits are ended then, and how many seconds apart: a live rank's issued work may undo it."""
+"""Streams' waits are ended this often then, and so many seconds apart: a live rank's issued work may undo it."""
 
 
 class GpuContext:
@@ -66,7 +66,7 @@ class GpuContext:
         self._rank, self._order = rank, [near.index(r) for r in sorted(near)]
         self.channels: CudaChannels | None = None
         self.offer: Any = None
-        """What the peers need (JSON)."""
+        """The offer that the peers need (JSON)."""
         try:
             if len(self._near) > 1:  # besides this rank there are others
                 room = ROOM if self._processors else 0

@@ -1,4 +1,5 @@
-"""What the members' GPUs can do with each other: tried by all of them together, at the first call on GPU arrays."""
+"""The members' GPUs, and what they can do with each other: tried by all of them together, at the first call on GPU
+arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Share = Callable[[Any], list[Any]]
 
 
 class Found(NamedTuple):
-    """What the trial found.  The same on all members."""
+    """The result of the trial.  The same on all members."""
 
     why_staged: str
     """Why arrays must go through host memory whole; "" if they need not."""

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class Way(NamedTuple):
-    """How this rank reaches another one."""
+    """This rank's way to another one."""
 
     rank: int
     transport: str
     detail: str
-    """What the transport says of this way; "" if nothing."""
+    """The transport's words about this way; "" if nothing."""
     refusals: tuple[tuple[str, str], ...]
     """Each other transport, best first, and why it is not used."""
     address: str
@@ -23,7 +23,7 @@ class Way(NamedTuple):
 
 
 def ways(comm: Communicator) -> Iterator[Way]:
-    """Those to all other ranks of the communicator, in rank order."""
+    """The ways to all other ranks of the communicator, in rank order."""
     world = comm.world
     for peer, member in enumerate(comm.members):
         if peer == comm.rank:

@@ -1,4 +1,4 @@
-"""What the ranks of a host did last, merged into one file: for people, and the newest last."""
+"""The latest events of a host's ranks, merged into one file: for people, and the newest last."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ class Found(NamedTuple):
     pid: int | None
     """The process, as this one sees it; None: it has died, and its launcher keeps the recorder."""
     state: str
-    """What /proc says of the process, in words."""
+    """The state of the process in words, by /proc."""
     parts: list[Recorded]
-    """Of its ranks."""
+    """The recorded parts, one a rank."""
 
 
 def recorders(job: str | None = None, among: Iterable[int] | None = None, others: bool = False) -> list[Found]:
@@ -119,7 +119,7 @@ def ancestors(pid: int, most: int = 8) -> list[int]:
 
 
 def state(pid: int) -> str:
-    """What /proc says of a process, in words."""
+    """The state of a process in words, by /proc."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             letter = file.read().rpartition(")")[2].split()[0]

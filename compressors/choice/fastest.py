@@ -11,19 +11,19 @@ import numpy as np
 from hocket.compression.compressor import Compressor
 
 METHODS = ("int8", "int4", "powersgd:4", "topk:0.01")
-"""What is tried, the mildest first."""
+"""Methods to try, the mildest first."""
 WORTH = 0.8
-"""Of the time of a milder one: a method that loses more is taken from there on."""
+"""The part of a milder method's time that is worth its losses: a method that loses more is taken from there on."""
 CALLS = 3
 
 
 class Found(NamedTuple):
-    """What was measured, the same on all ranks."""
+    """The measurement, the same on all ranks."""
 
     method: str | None
     """None: float32 is as fast."""
     seconds: dict[str, float]
-    """Of one average of all vectors, by method."""
+    """Seconds of one average of all vectors, by method."""
 
     def __str__(self) -> str:
         times = {name: f"{1e3 * seconds:.3g} ms" for name, seconds in self.seconds.items()}

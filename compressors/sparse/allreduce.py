@@ -28,7 +28,7 @@ class Sum(NamedTuple):
     comm: Communicator
     n: int
     values: np.dtype[Any]
-    """Of one value: of a number, or of a row of numbers."""
+    """The dtype of one value: of a number, or of a row of numbers."""
     codec: str | None
     timeout: float | None
 

@@ -63,7 +63,8 @@ def packed(some: Sparse, first: int, codec: str | None) -> Array:
 
 
 def unpacked(rows: Array, dtype: np.dtype[Any], first: int, codec: str | None) -> Sparse:
-    """What `packed` had.  ArgumentError if `rows` are not what it makes: they may come from a stranger."""
+    """The sparse vector that `packed` had.  ArgumentError if `rows` are not what it makes: they may come from a
+    stranger."""
     kind = _kind(dtype, codec)
     raw = np.ascontiguousarray(rows).reshape(-1, kind.itemsize)
     entries = raw.reshape(-1).view(kind)
@@ -78,7 +79,7 @@ def unpacked(rows: Array, dtype: np.dtype[Any], first: int, codec: str | None) -
 
 
 def _kind(dtype: np.dtype[Any], codec: str | None) -> np.dtype[Any]:
-    """Of a row on the wire."""
+    """The dtype of a row on the wire."""
     return np.dtype([("step", np.uint16), ("value", np.dtype((np.uint16, dtype.shape)) if codec else dtype)])
 
 

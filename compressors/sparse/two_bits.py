@@ -18,7 +18,7 @@ LONGEST = 1 << 16
 
 
 class TwoBits(Together):
-    """Of every `chunk` elements the largest; of each its index, its sign, and which of two magnitudes it is nearer to.
+    """The largest of every `chunk` elements; of each its index, its sign, and which of two magnitudes it is nearer to.
 
     The magnitudes are the chunk's own, float32: the means of the chosen ones above and below their mean.  Above a
     density of 1/16 a bit for each element is shorter than indices.

@@ -118,7 +118,7 @@ class Exchange:
             raise WrongError(f"message {number} is {self._which(got)}: {self.what.messages[number]}")
 
     def _which(self, got: Guarded) -> str:
-        """What came instead."""
+        """The message that came instead."""
         for number in range(len(self.what.messages)):
             if got.array.tobytes() == self.data(number).tobytes():
                 return f"message {number}, {self.what.messages[number]}"

@@ -26,7 +26,7 @@ LEAVING = 5.0
 
 
 class Job:
-    """What exists from hvd.init() to hvd.shutdown().  `perform` makes what carries out a process set's tensors."""
+    """The job, from hvd.init() to hvd.shutdown().  `perform` makes what carries out a process set's tensors."""
 
     def __init__(self, comm: Communicator, perform: Callable[[], Perform], survivors: Survivors | None = None) -> None:
         self.settings: Settings = settings.read()
@@ -51,7 +51,7 @@ class Job:
         self.control = comm.dup()
         """For what all ranks do together, without names: process sets."""
         self.survivors = survivors or of_job(comm)
-        """What survivors of a loss must know to meet again."""
+        """Knowledge that survivors of a loss need to meet again."""
         if self.settings.timeline not in ("", "DYNAMIC") and comm.rank == 0:
             self.timeline.start(self.settings.timeline, self.settings.timeline_cycles)
 

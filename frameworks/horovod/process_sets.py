@@ -35,7 +35,7 @@ class ProcessSet:
         self.ranks = sorted(ranks)
 
     def size(self) -> int | None:
-        """How many ranks; None before it is registered."""
+        """The number of ranks; None before it is registered."""
         return None if self.process_set_id is None else len(_ranks(self))
 
     def rank(self) -> int | None:

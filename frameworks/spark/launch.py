@@ -15,7 +15,7 @@ from hocket.spark.store import join
 
 
 class Ended(NamedTuple):
-    """What a task tells the driver: the pickled result, or the pickled error and its traceback."""
+    """A task's report to the driver: the pickled result, or the pickled error and its traceback."""
 
     rank: int
     result: bytes
@@ -66,7 +66,7 @@ def run(
 
 
 def _rdd(where: Any, ranks: int | None) -> tuple[Any, bool]:
-    """What the tasks run over, and whether its rows are the caller's."""
+    """The RDD that the tasks run over, and whether its rows are the caller's."""
     if hasattr(where, "barrier"):
         if ranks is not None:
             raise ArgumentError(

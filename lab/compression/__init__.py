@@ -1,1 +1,1 @@
-"""What fewer bits cost, and whether they pay: one program for each table of docs/compression.md."""
+"""The cost of fewer bits, and whether they pay: one program for each table of docs/compression.md."""

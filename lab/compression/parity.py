@@ -57,7 +57,7 @@ class Recipe(NamedTuple):
     method: Callable[[], Method] | None
     feedback: bool = True
     momentum: float = MOMENTUM
-    """Of the optimizer: a method may have its own."""
+    """The optimizer's momentum: a method may have its own."""
 
 
 def _sparse_dgc(warmup: Sequence[float]) -> Method:
@@ -97,10 +97,10 @@ SORTED = [
 
 class Outcome(NamedTuple):
     accuracy: Array
-    """Of each model, in percent."""
+    """Accuracy of each model, in percent."""
     loss: float
     bits: float
-    """Of a parameter on the wire, in the mean of all steps."""
+    """Bits of a parameter on the wire, in the mean of all steps."""
     seconds: float
 
 

@@ -1,4 +1,4 @@
-"""How does the error of a compressed sum grow with the ranks?  `python -m hocket.lab.compression.rounding`
+"""The growth of a compressed sum's error with the ranks.  `python -m hocket.lab.compression.rounding`
 
 Each rank has other normal numbers.  The error is the length of (sum - exact) / that of exact.  "direct" encodes twice,
 whatever the number of ranks: the error stays.  A ring encodes at each rank, a tree at each level: theirs grow.
@@ -21,7 +21,7 @@ COUNT = 1 << 16
 
 
 def errors(comm: Communicator, codec: str, algorithms: Sequence[str]) -> list[float]:
-    """Of a sum by each algorithm."""
+    """The errors of a sum by each algorithm."""
     x = np.random.default_rng(comm.rank).standard_normal(COUNT, np.float32)
     exact = comm.allreduce(x.astype(float))
     sums = [comm.allreduce(x.copy(), codec=codec, algorithm=name) for name in algorithms]

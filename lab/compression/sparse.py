@@ -1,4 +1,4 @@
-"""What sparse sums send, and how long they take.  As root: `python -m hocket.lab.compression.sparse [--rate 100mbit]`
+"""The bytes and times of sparse sums.  As root: `python -m hocket.lab.compression.sparse [--rate 100mbit]`
 
 Bytes: 2, 4 and 8 ranks of one host over TCP, 1 % of a million floats, half of the elements common to all; what the
 host's kernel counts on its loopback, headers and all, in elements of 4 bytes that a rank sends.  Then Deep Gradient
@@ -102,7 +102,7 @@ def _time(comm: Any) -> list[dict[str, Any]]:
 
 
 def asked(names: Sequence[str], each: int, what: str) -> list[dict[str, Any]]:
-    """What `each` ranks on every host find of "bytes", "dgc" or "time"."""
+    """The numbers of `each` ranks on every host about "bytes", "dgc" or "time"."""
     words = [sys.executable, "-W", "ignore", "-m", "hocket.lab.compression.sparse", "rank", what]
     return found_on(names, each, words, what, PATIENCE)
 

@@ -25,7 +25,7 @@ COUNT, DRAWS = 512, 10_000
 
 
 class Found(NamedTuple):
-    """Of one codec and vector."""
+    """The statistics of one codec and vector."""
 
     bias: float
     variance: float
@@ -37,17 +37,17 @@ class Found(NamedTuple):
     elias: float
     """Bits, with codes of different lengths; infinity: there are none."""
     shortest: float
-    """What the paper says that these are at most."""
+    """The paper's bound for these."""
 
 
 class Law(NamedTuple):
-    """What a paper says of a codec: of a vector, the variance of its encoding and the mean that it has."""
+    """A paper's law about a codec: of a vector, the variance of its encoding and the mean that it has."""
 
     codec: Codec
     variance: Callable[[Array], Array]
-    """Of each element."""
+    """The variance of each element."""
     bound: float
-    """Of the variance, as a part of the squared length; infinity: it has none."""
+    """The bound of the variance, as a part of the squared length; infinity: it has none."""
     most: float = float(COUNT)
     """Elements that are not zero."""
     mean: Callable[[Array], Array] = lambda x: x
@@ -56,7 +56,7 @@ class Law(NamedTuple):
 
 
 def _between(x: Array, below: Array, above: Array) -> Array:
-    """Of elements that become one of two values with x as the mean."""
+    """The variance of elements that become one of two values with x as the mean."""
     return np.asarray((x - below) * (above - x))
 
 

@@ -1,1 +1,1 @@
-"""What a renewal, a newcomer and steady change of members cost."""
+"""The cost of a renewal, a newcomer and steady change of members."""

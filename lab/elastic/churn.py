@@ -1,4 +1,4 @@
-"""What part of the time does a job train whose ranks come and go all the time?
+"""The part of the time that a job trains whose ranks come and go all the time.
 
 `python -m hocket.lab.elastic.churn [--seconds 600] [--each 20] [--least 4] [--most 8] [--mb 1] [--step 0.1]`
 One elastic job on this host.  In every `--each` seconds one member is killed and one or two newcomers come, at random
@@ -28,7 +28,7 @@ WANTED = 0.9
 
 
 class Outcome(NamedTuple):
-    """Of a job."""
+    """The outcome of a job."""
 
     steps: int
     mean: float

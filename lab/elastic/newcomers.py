@@ -1,4 +1,4 @@
-"""How long do the members of a job stand still for a newcomer, by its state's size and whether it has loaded before?
+"""The standstill of a job's members for a newcomer, by its state's size and whether it has loaded before.
 
 `python -m hocket.lab.elastic.newcomers [--mb 1000] [--members 3] [--ways nobody,loaded,whole]`
 nobody: the members renew, and nobody comes.  loaded: a newcomer that has taken the state before (`Crew.join`); one

@@ -1,4 +1,4 @@
-"""How do a renewal's messages, bytes and time grow with the ranks?  Simulated: real members' state, no sockets.
+"""The growth of a renewal's messages, bytes and time with the ranks.  Simulated: real members' state, no sockets.
 
 `python -m hocket.lab.elastic.renewals [--ranks 4,16,64,256,1000] [--comes]`
 All members call `renew`; then rank 0, which leads, dies, and the others renew.  Each word goes through JSON as it does
@@ -25,7 +25,7 @@ RANKS = "4,16,64,256,1000"
 
 
 class Cost(NamedTuple):
-    """Of an agreement."""
+    """The cost of an agreement."""
 
     messages: int
     bytes: int
@@ -47,7 +47,7 @@ class Members:
         self.messages = self.bytes = self.chain = 0
 
     def take(self, uid: str, act: Any, depth: int = 0) -> None:
-        """What a process does, and sends then."""
+        """Let a process act, and send what it says then."""
         began = time.perf_counter() if uid in self.spent else 0.0
         found = [each for each in act(self.all[uid]) if isinstance(each, To)]
         texts: dict[int, str] = {}  # what goes to several is encoded once, as between processes
@@ -95,7 +95,7 @@ class Members:
 
 
 def costs(count: int, comes: bool) -> list[tuple[str, Cost]]:
-    """Of an agreement of all, and of one after rank 0 was lost."""
+    """The costs of an agreement of all, and of one after rank 0 was lost."""
     members = Members(count)
     found = [("all", members.agree(comes))]
     members.kill(next(iter(members.all)))

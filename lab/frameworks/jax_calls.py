@@ -38,7 +38,8 @@ Call = Callable[[Any], Any]
 
 
 def rivals(comm: hocket.Communicator) -> dict[str, tuple[Call, Call]]:
-    """Of each: the mean of an array over the ranks, inside a program; and what makes a program of a function."""
+    """The calls of each rival: the mean of an array over the ranks, inside a program; and what makes a program of a
+    function."""
     import jax
     from jax.experimental import io_callback
     from jax.sharding import PartitionSpec

@@ -36,7 +36,7 @@ def over_hocket(comm: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def over_sockets(comm: Any) -> Iterator[None]:
-    """What `machines=` in the parameters does, done once."""
+    """Do once what `machines=` in the parameters does."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         ports = comm.allgather_object(one.getsockname()[1])

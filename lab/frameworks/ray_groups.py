@@ -20,7 +20,7 @@ CALLS = ((8, 2000, 100), (1 << 20, 100, 20), (64 << 20, 3, 2))
 """Bytes, calls in a block with hocket, and with Gloo."""
 BLOCKS = 9
 GROUPS = {"hocket": "on hocket", "gloo": "default"}
-"""Of each backend: its group.  Gloo's first group in a process has to be the one called "default"."""
+"""The group of each backend: its group.  Gloo's first group in a process has to be the one called "default"."""
 
 
 class Actor:

@@ -43,7 +43,7 @@ HEADER = "| what | ranks | hocket us | gloo us | x faster | wanted |\n|---|---|-
 
 
 def run(ranks: int) -> list[dict[str, Any]]:
-    """What rank 0 found; all ranks are gone afterwards."""
+    """Run a job; the numbers that rank 0 found.  All ranks are gone afterwards."""
     words = [sys.executable, "-W", "ignore", "-m", "hocket.lab.frameworks.torch_backend", "rank"]
     return found_here(words, ranks, "torch_backend", PATIENCE, GLOO_SOCKET_IFNAME="lo")
 
@@ -71,7 +71,7 @@ def rank() -> None:
 
 
 def _slowest(values: Sequence[float]) -> Any:
-    """What the slowest rank took, each time."""
+    """The slowest rank's time, for each."""
     import torch
     import torch.distributed as dist
 
@@ -195,7 +195,7 @@ def _ddp_alone(group: Any) -> Callable[[], object]:
 
 
 def _sums(groups: dict[str, Any]) -> dict[str, Callable[[], object]]:
-    """Of one tensor of each bucket that DDP makes of the model by default: one of 1 MiB, then of 25."""
+    """Sums of one tensor of each bucket that DDP makes of the model by default: one of 1 MiB, then of 25."""
     import torch
     import torch.distributed as dist
 

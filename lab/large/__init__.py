@@ -1,1 +1,1 @@
-"""What models that are larger than a rank send, and what it costs: one program for each table of docs/large.md."""
+"""The bytes and costs of models that are larger than a rank: one program for each table of docs/large.md."""

@@ -69,7 +69,7 @@ def rank(best: str, steps: str) -> None:
 
 
 def plans() -> list[Plan]:
-    """Those with stage 1, which is what is measured."""
+    """Plans with stage 1, which is what is measured."""
     costs = Costs(MODEL, topology(THERE), 2 * RANKS, SPEED)
     return [plan for plan in costs.plans() if plan.stage == 1]
 

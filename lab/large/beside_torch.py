@@ -239,7 +239,7 @@ def _pipelining(width: int, group: Any) -> Step:
 
 
 def run(ranks: int, width: int, steps: int) -> list[dict[str, Any]]:
-    """What rank 0 found; all ranks are gone afterwards."""
+    """Run a job; the numbers that rank 0 found.  All ranks are gone afterwards."""
     words = [sys.executable, "-W", "ignore", "-m", MODULE, "rank", str(width), str(steps)]
     return found_here(words, ranks, "beside_torch", PATIENCE, GLOO_SOCKET_IFNAME="lo")
 

@@ -1,4 +1,4 @@
-"""What a layer of experts sends: beside one process, beside the law, and between hosts in one step or two.
+"""The bytes of a layer of experts: beside one process, beside the law, and between hosts in one step or two.
 
     python -m hocket.lab.large.experts [--ranks 4] [--tokens 64] [--width 64] [--rounds 20]       as root
 
@@ -113,7 +113,7 @@ def _exchanged(comm: Any, layer: Experts, rounds: int) -> tuple[float, float]:
 
 
 def _packets() -> int:
-    """Those that this host has put on its cable."""
+    """Packets that this host has put on its cable."""
     return int(json.loads(ip("-json", "-s", "link", "show", CABLE))[0]["stats64"]["tx"]["packets"])
 
 

@@ -33,7 +33,7 @@ MODULE = "hocket.lab.large.hierarchy"
 PATIENCE = 500.0
 ROWS = ("ring, in the order of hosts", "ring, hosts interleaved", "hierarchical", "mesh, an axis inside hosts")
 WANTED = {"hierarchical": (1.6, 6.0), "mesh, an axis inside hosts": (1.6, 6.0)}
-"""How many times as fast as the two rings."""
+"""Wanted: so many times as fast as the two rings."""
 
 
 def law(what: str, each: int) -> float:

@@ -1,4 +1,4 @@
-"""How long the ranks of a pipeline are idle, and how much they keep, beside the law.
+"""The idle time of a pipeline's ranks, and how much they keep, beside the law.
 
     python -m hocket.lab.large.pipelines [--ranks 4] [--micro 1,4,8,32] [--pass 20]
 

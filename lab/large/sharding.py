@@ -1,4 +1,4 @@
-"""What an optimizer in shards sends, holds and computes, beside one that is whole.
+"""The bytes, memory and computation of an optimizer in shards, beside one that is whole.
 
     python -m hocket.lab.large.sharding [--ranks 2,4] [--floats 1000000] [--steps 50]       as root
 

@@ -1,1 +1,1 @@
-"""What this machine's memory does to copies, without a transport."""
+"""The effect of this machine's memory on copies, without a transport."""

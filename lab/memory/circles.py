@@ -1,4 +1,4 @@
-"""How large should the memory be through which two processes hand over bytes?
+"""The best size of the memory through which two processes hand over bytes.
 
     python -m hocket.lab.memory.circles [--bytes 64K]
 
@@ -25,7 +25,7 @@ from hocket.collectives.choice.cases import parse_size
 CIRCLES = [1 << n for n in range(17, 26)]
 BLOCKS, TURNS, SPINS, YIELD = 15, 200, 10**7, 10**4
 ROUNDS = 300
-"""Of a cache line, which are short: nobody yields meanwhile."""
+"""Rounds of a cache line, which are short: nobody yields meanwhile."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

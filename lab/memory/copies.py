@@ -1,4 +1,4 @@
-"""How fast are copies, by where the two arrays lie in their pages?
+"""The speed of copies, by where the two arrays lie in their pages.
 
     python -m hocket.lab.memory.copies [--bytes 64K]
 
@@ -68,7 +68,7 @@ def _room(nbytes: int, place: int) -> numpy.ndarray:
 def _through(
     sender: socket.socket, receiver: socket.socket, out: numpy.ndarray, into: numpy.ndarray
 ) -> tuple[Act, Act]:
-    """What sends `out`, which the kernel's buffers hold, and what receives it in `into`."""
+    """Functions that send `out`, which the kernel's buffers hold, and receive it in `into`."""
     return lambda: sender.sendall(out.data), lambda: receiver.recv_into(into.data, into.nbytes, socket.MSG_WAITALL)
 
 

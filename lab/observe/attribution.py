@@ -26,7 +26,7 @@ CASES: dict[str, list[tuple[object, ...]]] = {
     "late": [("late", 2)], "link": [("link", 0, 2), ("link", 0, 3), ("link", 1, 2), ("link", 1, 3)],
     "core": [("core", 2), ("late", 2), ("work", 2)], "healthy": [],
 }  # fmt: skip
-"""What may be named."""
+"""The causes that may be named."""
 
 
 def rank(case: str, path: str) -> None:

@@ -35,7 +35,7 @@ Made = TypeVar("Made")
 
 
 def recorded(slices: int) -> list[Recorded]:
-    """What all ranks recorded; so many slices come of it, or a few more."""
+    """The records of all ranks; so many slices come of them, or a few more."""
     calls = -(-slices // (RANKS * (1 + SLICES_OF_A_STEP * STEPS)))
     steps = np.concatenate([_step(step) for step in range(STEPS)])
     begin, end = _record(Kind.CALL, 0), _record(Kind.DONE, STEPS * STEP_NS)

@@ -1,4 +1,4 @@
-"""What does the recorder cost a short call, and a trace a longer one?
+"""The recorder's cost for a short call, and a trace's for a longer one.
 
     python -m hocket.lab.observe.recorder [--calls 6400] [--repeats 3] [--blocks 20]
 

@@ -1,1 +1,1 @@
-"""What talking less often costs, and whether it pays: one program for each table of docs/less.md."""
+"""The cost of talking less often, and whether it pays: one program for each table of docs/less.md."""

@@ -67,7 +67,7 @@ ROWS: dict[str, Make] = {
 
 class Outcome(NamedTuple):
     accuracy: Array
-    """Of each model, in percent."""
+    """Accuracy of each model, in percent."""
     loss: float
     traffic: float
     """Fragments' bytes on the wire, as a part of all parameters at every step."""

@@ -20,7 +20,7 @@ FOLDS, SEEDS = 5, 5
 
 
 class Data(NamedTuple):
-    """Of the models: each has images of its own to train and to be tested with."""
+    """The data of the models: each has images of its own to train and to be tested with."""
 
     images: Array
     """(models, count, 64) ..."""
@@ -59,7 +59,7 @@ def weights(models: int) -> list[Array]:
 
 
 def forward(parameters: Sequence[Array], x: Array) -> list[Array]:
-    """What enters each layer, and the logarithms of the digits' probabilities."""
+    """The input of each layer, and the logarithms of the digits' probabilities."""
     layers, depth = [x], len(LAYERS) - 1
     for i in range(depth):
         x = layers[-1] @ parameters[i] + parameters[depth + i]
@@ -70,7 +70,7 @@ def forward(parameters: Sequence[Array], x: Array) -> list[Array]:
 
 
 def gradients(parameters: Sequence[Array], x: Array, digits: Array) -> list[Array]:
-    """Of the mean cross-entropy, like the parameters."""
+    """The gradients of the mean cross-entropy, like the parameters."""
     layers, depth = forward(parameters, x), len(LAYERS) - 1
     error = np.exp(layers[-1])
     np.put_along_axis(error, digits[..., None], np.take_along_axis(error, digits[..., None], -1) - 1, -1)

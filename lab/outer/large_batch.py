@@ -36,14 +36,14 @@ from hocket.lab.outer.digits import (
 
 EPOCHS, TIMES = 40, 8
 TRUST, DECAY = 0.02, 1e-4
-"""Of LARS: its coefficient, and what of the weights is added to the gradient."""
+"""LARS: its coefficient, and what of the weights is added to the gradient."""
 
 
 class Recipe(NamedTuple):
     times: int
     """Batches of EACH images a rank and round."""
     scale: float
-    """Of the learning rate."""
+    """The scale of the learning rate."""
     warmup: int = 0
     """Epochs in which it rises to that."""
     lars: bool = False

@@ -34,7 +34,7 @@ EVERY, STEP, FALLS = 10, 0.005, 0.6
 """Steps of a round; seconds of a step, which a larger network would take; after this part of the rounds the learning
 rate falls to a tenth."""
 WORSE, SLACK, PATIENCE = 1.01, 1.0, 120.0
-"""How much more loss is allowed; seconds."""
+"""The loss may be so many times as large; seconds."""
 
 
 def site(rounds: int, grace: float, sites: int) -> None:
@@ -67,12 +67,12 @@ def site(rounds: int, grace: float, sites: int) -> None:
 
 
 class Outcome(NamedTuple):
-    """Of a training."""
+    """The outcome of a training."""
 
     loss: float
     accuracy: float
     sizes: list[int]
-    """Who took part in each round, as the first site has it."""
+    """The sites that took part in each round, as the first site has it."""
     waited: float
     """Seconds: the longest round in which nobody was late or lost ..."""
     late: float
@@ -101,7 +101,7 @@ VICTIM, SLOW = 2, 1
 
 
 def _disturb(trial: ElasticTrial, options: argparse.Namespace) -> None:
-    """What happens, by the first site's rounds."""
+    """Disturb the sites, by the first one's rounds."""
     new = trial.join(VICTIM)
     _until(trial, lambda done: done >= options.rounds // 4)
     before = len(trial.said(SLOW))
@@ -131,7 +131,7 @@ def _until(trial: ElasticTrial, true: Callable[[int], Any]) -> None:
 
 
 def outcome(said: Sequence[Sequence[dict[str, Any]]]) -> Outcome:
-    """Of what the sites said.  All end with the same bits."""
+    """The outcome of a training, by the sites' words.  All end with the same bits."""
     ends = [lines[-1] for lines in said]
     if len({end["digest"] for end in ends}) != 1:
         raise SystemExit(f"sites end with different parameters: {ends}")
@@ -146,7 +146,7 @@ def outcome(said: Sequence[Sequence[dict[str, Any]]]) -> Outcome:
 
 
 def wrong(plain: Outcome, disturbed: Outcome, sites: int, grace: float) -> list[str]:
-    """What of the promises was not kept."""
+    """The promises that were not kept."""
     found = []
     if disturbed.loss > WORSE * plain.loss + 1e-4:
         found.append(f"the loss is {disturbed.loss:.4f}, undisturbed {plain.loss:.4f}")

@@ -31,7 +31,7 @@ EVERY = (1, 2, 4, 8, 16)
 LEAST = 4
 """Steps that are measured, of which a multiple of `every` is made."""
 PARTS, DELAY, PERIOD = 4, 4, 20
-"""Of streaming: fragments, steps that a round may take, steps from a fragment's round to its next."""
+"""Settings of streaming: fragments, steps that a round may take, steps from a fragment's round to its next."""
 
 
 def rank(floats: str, step: str, slow: str) -> None:
@@ -73,7 +73,7 @@ def _tell(comm: Any, row: dict[str, Any]) -> None:
 
 
 def asked(names: Sequence[str], floats: int, step: float, slow: float) -> list[dict[str, Any]]:
-    """What rank 0 found between these two hosts."""
+    """The numbers that rank 0 found between these two hosts."""
     words = [sys.executable, "-m", "hocket.lab.outer.slow_links", "rank", str(floats), str(step), str(slow)]
     return found_on(names, EACH, words, "slow links", PATIENCE)
 
@@ -96,7 +96,7 @@ def main() -> int:
 
 
 def _bits(rate: str) -> float:
-    """Of a second: 10mbit is 1e7."""
+    """Bits of a second: 10mbit is 1e7."""
     units = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
     return float(rate[:-4]) * units[rate[-4:]]
 

@@ -1,4 +1,4 @@
-"""What does it save to send small gradients together, where each message takes a millisecond longer?
+"""The savings of sending small gradients together, where each message takes a millisecond longer.
 
     python -m hocket.lab.overlap.fused [-n 4]
 
@@ -30,7 +30,7 @@ from hocket.training import Scheduler
 MODULE = "hocket.lab.overlap.fused"
 TENSORS, BYTES = 160, 4_000_000
 SHARES = [1, 9, 4, 1, 1, 2, 16, 1]
-"""Of the bytes, again and again: batch norms and biases, and convolutions of several sizes."""
+"""Shares of the bytes, again and again: batch norms and biases, and convolutions of several sizes."""
 WAYS = {"unfused": 0, "fused": 1 << 20}
 
 
@@ -71,7 +71,7 @@ def _step(comm: Any, s: Scheduler, grads: dict[str, Any]) -> float:
 
 
 def measured(size: int, transport: str, path: str, tensors: int, rounds: int) -> dict[str, Any]:
-    """What rank 0 found."""
+    """The numbers that rank 0 found."""
     paths = os.pathsep.join([path, *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": paths, "HOCKET_TRANSPORT": transport, "OMP_NUM_THREADS": "1"}
     launcher = [sys.executable, "-m", "hocket", "run", "-n", str(size), "--no-prefix", "--"]

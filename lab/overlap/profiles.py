@@ -63,7 +63,7 @@ CASES = [("VGG-19", 1.0), ("VGG-19", 2.0), ("VGG-19", 0.5), ("ResNet-50-like", 1
 
 
 SLICES = 1000
-"""Of all bytes: so fine that a cable seems to change its mind at any time."""
+"""Slices of all bytes: so fine that a cable seems to change its mind at any time."""
 
 
 def model(

@@ -21,7 +21,7 @@ PATIENCE = 600.0
 
 
 def options(module: str, doc: str, rates: str = "100mbit,1gbit") -> argparse.ArgumentParser:
-    """Those that all programs here have."""
+    """Options that all programs here have."""
     made = argparse.ArgumentParser(prog=f"python -m {module}", description=doc.split("\n")[0], allow_abbrev=False)
     made.add_argument("--rates", default=rates, help=f"of the cable, in tc's words ({rates})")
     made.add_argument("--quick", action="store_true", help="a few rounds, to see that it runs")
@@ -29,7 +29,7 @@ def options(module: str, doc: str, rates: str = "100mbit,1gbit") -> argparse.Arg
 
 
 def on_a_cable(module: str, rate: str, words: Sequence[object], **env: str) -> dict[str, Any]:
-    """What rank 0 of `python -m module rank *words` found, with a cable of that rate between two ranks."""
+    """The numbers that rank 0 of `python -m module rank *words` found, with a cable of that rate between two ranks."""
     if why := refusal(rate):
         raise ArgumentError(why)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the hosts are removed
@@ -47,7 +47,7 @@ def tell(comm: Any, found: dict[str, Any]) -> None:
 
 
 def heading(columns: Sequence[str]) -> None:
-    """Of a table, under the machine's name."""
+    """Print the head of a table, under the machine's name."""
     about = describe()
     print(f"{about['processor']}, {about['usable_cores']} cores, load {about['load'][0]:.1f}\n")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)

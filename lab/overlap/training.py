@@ -94,7 +94,7 @@ def rank(name: str, scale: str, steps: str) -> None:
 def _step(
     model: Any, loss_of: Callable[[Any, int], Any], how: str, bits: str, gloo: Any
 ) -> tuple[Callable[[int], float], Callable[[], object]]:
-    """What makes a step, of a seed, and returns its loss; and what ends the last one."""
+    """A function that makes a step, of a seed, and returns its loss; and one that ends the last step."""
     import torch
 
     import hocket.torch

@@ -23,7 +23,7 @@ from hocket.training.overlap.tuning import SEARCHES, Setting, searched
 
 OVERHEAD = 5e-4
 BYTES = 575 << 20
-"""Of VGG-19's gradients."""
+"""Bytes of VGG-19's gradients."""
 STEPS = 15
 COUNTS = sorted({round(400 ** (i / 79)) for i in range(80)})
 SPACE = [Setting(4, BYTES // count, 0) for count in COUNTS]

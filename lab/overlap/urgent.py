@@ -1,4 +1,4 @@
-"""How long does an urgent allreduce take while a long one of a lower lane is under way, over a slow cable?
+"""The time of an urgent allreduce while a long one of a lower lane is under way, over a slow cable.
 
     python -m hocket.lab.overlap.urgent [--rates 100mbit,1gbit]          as root (system/namespaces/hosts.py)
 
@@ -38,7 +38,7 @@ def rank(rounds: str, large: str) -> None:
             urgent.allreduce(small, "avg")
 
         def drained() -> float:
-            """Of one alone, when the cable's bucket has no tokens left, as in the midst of a long call.
+            """Seconds of a long call alone, when the cable's bucket has no tokens left, as in its midst.
 
             Right behind what empties it, and several in a row: in a barrier of 0.2 ms there come 25 KB of tokens at
             1 Gbit/s, and one call alone took less than the wire's time.
@@ -66,7 +66,7 @@ def rank(rounds: str, large: str) -> None:
 def _together(
     comm: Any, stop: Any, low: Any, long: Any, one: Callable[[], None], beside: list[float]
 ) -> tuple[int, float]:
-    """How many urgent calls went beside a long one, and its seconds; theirs are added to `beside`."""
+    """The number of urgent calls beside a long one, and its seconds; theirs are added to `beside`."""
     comm.barrier()
     began, count, ended = time.perf_counter(), 0, []
     work = low.allreduce(long, "avg", async_op=True)

@@ -1,4 +1,4 @@
-"""What does an allreduce by name cost, beside Gloo's and beside hocket's own, in the same processes in turns?
+"""The cost of an allreduce by name, beside Gloo's and beside hocket's own, in the same processes in turns.
 
     hocket run -n 2 -- python -m hocket.lab.rivals.horovod
 
@@ -21,7 +21,7 @@ Row = tuple[str, Callable[[], object], Callable[[], object], Callable[[], object
 
 
 def rows(comm: hocket.Communicator) -> list[Row]:
-    """What is measured: its name, by hvd, by Gloo, by hocket without names."""
+    """The measured calls: its name, by hvd, by Gloo, by hocket without names."""
     one = torch.zeros(2)
     small = [torch.zeros(256) for _ in range(64)]
     large = torch.zeros(4 << 20)
@@ -48,7 +48,7 @@ def rows(comm: hocket.Communicator) -> list[Row]:
 
 
 def microseconds(call: Callable[[], object], seconds: float, comm: hocket.Communicator) -> list[float]:
-    """Of each call, for about so long; equally many on all ranks."""
+    """Microseconds of each call, for about so long; equally many on all ranks."""
     began = time.perf_counter()
     call()
     once = comm.allreduce(time.perf_counter() - began, "max")

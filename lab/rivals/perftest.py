@@ -21,7 +21,7 @@ PERFTEST = ("ib_send_lat", "ib_write_bw", "ib_read_bw")
 PATIENCE = 120.0
 
 Found = dict[str, float]
-"""Of one round: us (of one call), or bytes/s; cpu and machine: seconds of CPU for a GB."""
+"""The numbers of one round: us (of one call), or bytes/s; cpu and machine: seconds of CPU for a GB."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What a parameter server costs: one program for each table of docs/server.md."""
+"""The cost of a parameter server: one program for each table of docs/server.md."""

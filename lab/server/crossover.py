@@ -214,7 +214,7 @@ def crossover(time_of: Callable[[str, float], float], sizes: Sequence[float]) ->
 
 
 class Setting(NamedTuple):
-    """What was measured with so many ranks and so many ms injected."""
+    """The measurements with so many ranks and so many ms injected."""
 
     size: int
     delay: float
@@ -240,7 +240,7 @@ class Setting(NamedTuple):
             yield f"| | | model | {' | '.join(map(_ms, said))} |"
 
     def verdicts(self) -> Iterator[str]:
-        """What is wanted, and what was found."""
+        """The targets, and the findings."""
         begin = f"p = {self.size}, {self.delay * 1e3:g} ms (a ping-pong says {self.latency * 1e3:.2f}):"
         best = {n: min(t for (each, name), t in self.cells.items() if each == n and name != AUTO) for n in self.sizes}
         ratios = {n: self.cells[n, AUTO] / best[n] for n in self.sizes}

@@ -170,7 +170,7 @@ def _grpc(w: Worker, piece: int, encoded: bool) -> list[float]:
 
 
 def _encoded(data: bytes) -> bytes:
-    """As protobuf has a TensorProto: its dtype, a shape of one dimension, and `tensor_content`."""
+    """The bytes of a protobuf TensorProto: its dtype, a shape of one dimension, and `tensor_content`."""
     count = _varint(len(data) // 4)
     shape = b"\x12" + _varint(len(count) + 1) + b"\x08" + count
     return b"".join([b"\x08\x01\x12", _varint(len(shape)), shape, b"\x22", _varint(len(data)), data])
@@ -342,7 +342,7 @@ TIE = 1.1
 
 
 def verdicts(rows: Sequence[dict[str, Any]], between_hosts: bool) -> list[str]:
-    """What is wanted of the rows, and what was found."""
+    """The targets for the rows, and the findings."""
     by = {row["what"]: row["seconds"] for row in rows}
     if not between_hosts:
         return [f"{one}: {by[other] / by[one]:.2f} x {other} ({wanted} wanted)"

@@ -33,7 +33,7 @@ from hocket.training import Client, Rows, serve
 MODULE = "hocket.lab.server.mixed"
 HOSTS, WIDTH, PATIENCE = 4, 16, 900.0
 RATE = 0.1
-"""Of learning."""
+"""The rate of learning."""
 ALL_DENSE, SERIAL, AT_ONCE, HIDDEN = (
     "all dense", "rows by servers, then dense", "both at once", "both behind the computation",
 )  # fmt: skip
@@ -125,7 +125,7 @@ def rank(*said: str) -> None:
 
 
 def on_one_rank(sizes: Sizes, ranks: int) -> tuple[Any, Any]:
-    """What all rows must come to."""
+    """The values that all rows must come to."""
     rows, dense = table(sizes).began(np.arange(sizes.rows)), np.zeros(sizes.dense, np.float32)
     everyone = [Batches(sizes, rank) for rank in range(ranks)]
     for step in range(sizes.steps):
@@ -154,7 +154,7 @@ def _tell(comm: Any, what: str, sizes: Sizes, run: Callable[[], tuple[Any, Any]]
 
 
 def asked(names: Sequence[str], sizes: Sizes) -> list[dict[str, Any]]:
-    """What rank 0 found, with a rank on each of these hosts."""
+    """The numbers that rank 0 found, with a rank on each of these hosts."""
     return found_on(names, 1, [sys.executable, "-m", MODULE, "rank", *map(str, sizes)], "mixed", PATIENCE)
 
 

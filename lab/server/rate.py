@@ -1,4 +1,4 @@
-"""How many pushes a second does one server acknowledge?  Three workers, 4 KiB each, one at a time.
+"""The number of pushes that one server acknowledges in a second.  Three workers, 4 KiB each, one at a time.
 
     python -m hocket.lab.server.rate [--pushes 5000] [--workers 3] [--bytes 4096]
 
@@ -39,8 +39,8 @@ def rank(pushes: str, nbytes: str) -> None:
 
 
 def row(said: list[list[float]]) -> dict[str, float]:
-    """Of the moments at which each worker's pushes began, and the last had ended.  The rate is of the time in which any
-    of them pushed: workers that take turns are no faster for it."""
+    """The rate, by the moments at which each worker's pushes began, and the last had ended.  The rate is of the time in
+    which any of them pushed: workers that take turns are no faster for it."""
     every = np.concatenate([np.diff(worker) for worker in said])
     wall = max(worker[-1] for worker in said) - min(worker[0] for worker in said)
     median, p99 = (1e6 * float(np.quantile(every, part)) for part in (0.5, 0.99))

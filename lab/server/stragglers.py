@@ -1,4 +1,4 @@
-"""What do bounded and no staleness gain where workers are late, and what do they cost?  One server, four workers.
+"""The gains of bounded and no staleness where workers are late, and their costs.  One server, four workers.
 
     python -m hocket.lab.server.stragglers [--steps 100] [--unit 0.03] [--workers 4] [--clocks bsp,ssp:1,ssp:3,async]
 
@@ -34,7 +34,7 @@ MACHINES = ("alike", "sometimes late", "one slow")
 CLOCKS = "bsp,ssp:1,ssp:3,ssp:8,async"
 CURVATURE = np.geomspace(0.02, 1.0, 64).astype(np.float32)
 RATE = 1.5
-"""Of learning, of all workers' gradients together."""
+"""The rate of learning, of all workers' gradients together."""
 ENOUGH = 0.01
 PATIENCE = 600.0
 
@@ -75,7 +75,8 @@ def rank(steps: str, unit: str, clocks: str) -> None:
 
 
 def _run(comm: Any, clock: str, lots: Sequence[Sequence[int]], unit: float) -> list[list[float]]:
-    """Of a worker: after each step, the seconds since the first one began, and the function's value before it."""
+    """The steps of a worker: after each step, the seconds since the first one began, and the function's value before
+    it."""
     tables = {"w": Range(len(CURVATURE), initial=1.0)}
     if comm.rank == 0:
         server = serve(comm, tables, on=[0], clock=clock)
@@ -98,7 +99,7 @@ def _run(comm: Any, clock: str, lots: Sequence[Sequence[int]], unit: float) -> l
 def row(
     machines: str, clock: str, lots: Sequence[Sequence[int]], found: Sequence[Sequence[Sequence[float]]], unit: float
 ) -> dict[str, Any]:
-    """What the workers have found, beside what is predicted."""
+    """The workers' findings, beside the prediction."""
     steps = len(lots[0])
     measured = sum(each[-1][0] for each in found) / len(found) / steps / unit
     every = sorted(tuple(pair) for each in found for pair in each)

@@ -1,1 +1,1 @@
-"""How a job starts: how long until its ranks have met, and on which cores they are."""
+"""The start of a job: how long until its ranks have met, and on which cores they are."""

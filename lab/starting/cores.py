@@ -1,4 +1,4 @@
-"""How often do two ranks begin on one core, and stay there?
+"""The number of jobs whose two ranks begin on one core, and stay there.
 
     python -m hocket.lab.starting.cores [--jobs 50] [--torchrun]
 

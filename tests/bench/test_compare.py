@@ -32,7 +32,8 @@ def test_the_better_thread_level_of_the_best_mpi_counts() -> None:
 
 
 def test_beside_an_mpi_the_same_processes_count() -> None:
-    """Of ratios block by block, to the MPI that hocket is worst against, not to the one that is fastest elsewhere."""
+    """Ratios are taken block by block, to the MPI that hocket is worst against, not to the one that is fastest
+    elsewhere."""
     blocks = {
         "mpich": [4.0, 8.0, 4.0], "hocket beside mpich": [2.0, 4.0, 8.0],
         "openmpi": [10.0, 10.0, 10.0], "hocket beside openmpi": [9.0, 9.0, 1.0],
@@ -163,7 +164,8 @@ def test_the_page_shows_what_was_measured(path: Path) -> None:
 
 
 def lines_of(path: Path) -> dict[str, list[str]]:
-    """Of each measured line on a kind of CPU: hocket's time, its part of the MPI's, how many times faster than Gloo."""
+    """The cells of each measured line on a kind of CPU: hocket's time, its part of the MPI's, how many times faster
+    than Gloo."""
     cells = [[cell.strip() for cell in line(each).split("|")[1:-1]] for each in read(str(path))[1]]
     return {what: [us, mpi, gloo] for what, us, _, _, mpi, _, _, _, gloo, *_ in cells}
 

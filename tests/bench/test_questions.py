@@ -1,4 +1,4 @@
-"""What `make compare` runs beside the collectives: small, each prints its table."""
+"""Programs that `make compare` runs beside the collectives: small, each prints its table."""
 
 from __future__ import annotations
 

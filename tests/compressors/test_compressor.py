@@ -183,7 +183,7 @@ def calls_that_count_together(comm: Communicator) -> None:
 
 
 def a_rate_of_zero(comm: Communicator) -> None:
-    """As schedules begin with: what is owed stays as it is."""
+    """Schedules begin so: what is owed stays as it is."""
     c = Compressor(comm, "topk:0.5")
     came = [c.allreduce(np.array([2, 1], np.float32), "w", lr=lr).tolist() for lr in (0.1, 0.0, 0.1)]
     assert came == [[2, 0], [2, 0], [0, 3]] or came == [[2, 0], [0, 2], [4, 0]], came
@@ -252,7 +252,7 @@ def inside_a_group(comm: Communicator) -> None:
 
 
 def several_at_once(comm: Communicator) -> None:
-    """As one by one, in fewer calls."""
+    """Several at once are averaged as one by one, in fewer calls."""
     shapes = ((40, 30), (1000,), (1,), (64, 10), (0,))
     ends = np.cumsum([np.prod(shape) for shape in shapes])[:-1]
     for method in METHODS:
@@ -389,7 +389,7 @@ def test_between_ranks(size: int, transport: str) -> None:
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3), (3, 1), (1, 2)])
 @pytest.mark.parametrize("method", [*EXACT, "dgc:0.1"])
 def test_the_ranks_become_more_or_fewer(method: str, before: int, after: int) -> None:
-    """What is owed to the average stays, and a vector that is new may go with the old ones."""
+    """The debt to the average stays, and a vector that is new may go with the old ones."""
 
     def run(comm: Communicator) -> tuple[dict[str, Any], Array]:
         c = Compressor(comm, method)
@@ -573,7 +573,7 @@ def test_what_a_codec_has_not_sent_is_owed(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["int8", "doublesqueeze:int8"])
 def test_a_state_as_it_always_was_saved(method: str) -> None:
-    """What it owes comes: to this rank's vector, and to the part of the sum that it owns, in whole blocks of 256."""
+    """The debt comes: to this rank's vector, and to the part of the sum that it owns, in whole blocks of 256."""
     dice, n = np.random.default_rng(3), 600
     residuals = dice.standard_normal((2, n)).astype(np.float32)
     owned = dice.standard_normal(1024).astype(np.float32)

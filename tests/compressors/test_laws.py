@@ -38,7 +38,7 @@ RATES = (1.0, 0.5, 0.1, 0.01)
 
 class Step(NamedTuple):
     rates: list[float | None]
-    """Of each key.  None: as in the step before."""
+    """The rate of each key.  None: as in the step before."""
     calls: list[list[int]]
     """The keys, by their numbers, that go together."""
     bad: int | None
@@ -55,7 +55,7 @@ class Program(NamedTuple):
     sizes: list[int]
     """The ranks of the job, which go on from each other's states."""
     steps: list[list[Step]]
-    """Of each job."""
+    """The steps of each job."""
     scale: float
     density: float
     op: str
@@ -100,7 +100,7 @@ class Told(NamedTuple):
     given: list[Array]
     came: list[Array]
     owed: list[Array]
-    """As a part of the average: all ranks' together are what is owed."""
+    """The debt as a part of the average: all ranks' together are what is owed."""
     most: list[float]
     state: dict[str, Any]
 
@@ -156,7 +156,7 @@ def job(what: Program, seed: int, number: int, states: list[dict[str, Any]], com
 
 
 def _same(before: dict[str, Any] | None, after: dict[str, Any]) -> bool:
-    """What is owed, and what a method keeps."""
+    """Compare the debts, and what a method keeps."""
     if before is None:
         return not after["residual"].any() and not after["kept"]
     pairs = [(before["kept"][name], array) for name, array in after["kept"].items()] if before["kept"] else []

@@ -48,7 +48,7 @@ def what_needs_no_rounding_is_exact(comm: Communicator) -> None:
 
 
 def the_bits(comm: Communicator) -> None:
-    """As many as the sum may need, in words of 64."""
+    """The sum takes as many bits as it may need, in words of 64."""
     c, p = Compressor(comm, "shared:1"), comm.size
     c.allreduce(normal(comm.rank, 64_000), "w")
     each = 64 // (2 * p).bit_length()

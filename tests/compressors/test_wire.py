@@ -15,7 +15,7 @@ BLOCKS: dict[Any, float] = {
     "int8": 1 / 254, "int4": 1 / 14, "fp8": 1 / 16, "sign": 1.0, Int4(block=64): 1 / 14, Int(5): 1 / 30,
     FP8(64): 1 / 16, Sign(64): 1.0, OneBit(): 2.0, QSGD(7): 1 / 7, TernGrad(): 1.0, Natural(): 1.0,
 }  # fmt: skip
-"""Of each codec: the error of an element, at most, as a part of the largest magnitude."""
+"""The bound of each codec: the error of an element, at most, as a part of the largest magnitude."""
 SPARSE = ("topk:0.1", "topk:0.1:64", "topk:0.1:fp16", "threshold:0.5", TopK(0.01))
 
 
@@ -60,7 +60,7 @@ def test_far_elements() -> None:
 
 
 def test_what_is_lost_comes_later() -> None:
-    """As a sender with feedback uses it: the mean of what came is nearer than one encoding."""
+    """A sender with feedback loses nothing: the mean of what came is nearer than one encoding."""
     for method in ("sign", "int4", "topk:0.1"):
         x, owed, came = vector(512), np.zeros(512, np.float32), np.zeros(512)
         for _ in range(60):

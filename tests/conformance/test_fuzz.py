@@ -109,7 +109,7 @@ calls.FUNCTIONS = {**calls.FUNCTIONS, "first": first}
 
 
 def failing(fault: str, where: pathlib.Path, capsys: pytest.CaptureFixture[str], seed: int) -> str:
-    """What the fuzzer says of two ranks that have this fault."""
+    """The fuzzer's words about two ranks that have this fault."""
     script = where / "rank.py"
     script.write_text(FAULTY.format(fault=fault))
     words = [sys.executable, str(script)]

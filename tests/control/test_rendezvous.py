@@ -182,7 +182,7 @@ def test_wrong_key_is_told(start, ports):
 
 
 def test_one_strange_answer_of_a_late_rank_0_is_not_believed(monkeypatch):
-    """What ends a slow rank's handshake looks like another key; only who says so for a while is believed."""
+    """The end of a slow rank's handshake looks like another key; only who says so for a while is believed."""
     said = [TransportError("not up")] * 25 + [AuthError("ended"), None]
 
     def knock(address):

@@ -15,7 +15,7 @@ ONCE = {"int8": 0.0070, "int4": 0.1178}
 
 
 def test_two_encodings_whatever_the_ranks() -> None:
-    """As told in the field's tables: sqrt(2) times one encoding; a ring's error grows with the ranks."""
+    """The error is that of the field's tables: sqrt(2) times one encoding; a ring's error grows with the ranks."""
     found = rounding.table(list(ONCE), (2, 4, 8))
     for codec, once in ONCE.items():
         for size in (2, 4, 8):
@@ -51,7 +51,7 @@ def test_training_with_fewer_bits() -> None:
 
 @pytest.mark.skipif(bool(hosts.refusal()), reason=hosts.refusal() or "")
 def test_bytes_at_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the loopback counts is what the docstrings say, headers and all."""
+    """The loopback counts what the docstrings say, headers and all."""
     monkeypatch.setenv("HOCKET_TRANSPORT", "tcp")
     with hosts.hosts() as names:
         found = {row["way"]: row["bytes"] / sparse.K for row in sparse.asked(names[:1], 4, "bytes")}

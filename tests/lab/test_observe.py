@@ -1,4 +1,4 @@
-"""What traces cost, and whether they tell the truth: the commands of lab/observe/, small."""
+"""The cost of traces, and whether they tell the truth: the commands of lab/observe/, small."""
 
 from __future__ import annotations
 

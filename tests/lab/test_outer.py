@@ -41,7 +41,7 @@ def test_large_batches() -> None:
 
 
 def test_a_transformer_learns_letters() -> None:
-    """As SparseLoCo, and every gradient; on one rank, where nothing is sent."""
+    """SparseLoCo learns, and so does every gradient; on one rank, where nothing is sent."""
     torch.set_num_threads(1)
 
     def both(comm: hocket.Communicator) -> list[float]:

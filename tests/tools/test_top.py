@@ -67,7 +67,7 @@ WHERE = {
     "deadlock": "is not in a call on this communicator, it is at rank.py:",
     "full_link": "is not in a call on this communicator, it is at rank.py:",
 }
-"""What the error of the others says of rank 1."""
+"""The others' error about rank 1."""
 
 
 @pytest.mark.parametrize("kind", WHERE)
@@ -138,7 +138,7 @@ ENDS = {
         "failed in call 7",
     ),
 }  # fmt: skip
-"""What rank 1 does alone: the error of the others, what it says, and what the file has of rank 1."""
+"""Rank 1's own acts: the error of the others, what it says, and what the file has of rank 1."""
 
 
 @pytest.mark.parametrize("alone", ENDS)

@@ -30,7 +30,7 @@ PATIENCE = 30.0
 """Seconds that a call may wait: all ranks are there, and little is sent."""
 WIDTH = 100
 WITHIN = "hocket doctor"
-"""What texts call it.  Ranks share JSON: HOCKET_OBJECTS=0 forbids objects, and a doctor unpickles nothing."""
+"""Its name in texts.  Ranks share JSON: HOCKET_OBJECTS=0 forbids objects, and a doctor unpickles nothing."""
 
 
 def examine(seconds: float, timeout: float, plot: str | None) -> int:
@@ -96,7 +96,7 @@ def _examined(comm: Communicator, mine: dict[str, Any], seconds: float) -> tuple
 
 
 def _said(comm: Communicator, mine: dict[str, Any]) -> Report:
-    """What all ranks say of themselves and their ways."""
+    """The words of all ranks about themselves and their ways."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     addresses = {}
     for way in ways(comm):

@@ -23,7 +23,7 @@ ENOUGH = 12
 
 
 class Link(NamedTuple):
-    """What was measured between two ranks, seen from the lower one."""
+    """The measurement between two ranks, seen from the lower one."""
 
     latency: float
     """Seconds of a short message: half of the shortest round trip."""
@@ -33,7 +33,7 @@ class Link(NamedTuple):
     """... and from the higher one to the lower one."""
 
     def better(self, other: Link) -> Link:
-        """Of two measurements: what disturbs one only makes it slower."""
+        """The better of two measurements: what disturbs one only makes it slower."""
         return Link(min(self.latency, other.latency), max(self.out, other.out), max(self.back, other.back))
 
 

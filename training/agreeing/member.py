@@ -294,7 +294,7 @@ class Member:
     # --- its parts
 
     def _short(self, item: Any) -> Any:
-        """What rank 0 is told: a number, if it knows the rest."""
+        """The word for rank 0: a number, if it knows the rest."""
         if not isinstance(item, Request):
             return item
         number = self._numbers.of.get(item.name)

@@ -36,7 +36,7 @@ class Negotiator:
         self._others = list(range(1, size))
         self._numbers = Numbers()
         self._last: dict[str, dict[int, Request]] = {}
-        """What each rank asked for under a name that has a number, the last time it was carried out."""
+        """Each rank's request under a name that has a number, the last time it was carried out."""
         self._lock = threading.Lock()
         self.thread: threading.Thread | None = None
         if up is not None:
@@ -44,7 +44,7 @@ class Negotiator:
             self.thread.start()
 
     def take(self, rank: int, items: list[Any]) -> None:
-        """What `rank` has submitted."""
+        """Take the submissions of `rank`."""
         with self._lock:
             for item in items:
                 if isinstance(item, int):

@@ -55,7 +55,7 @@ class _Tensor:
     def __init__(self, name: str) -> None:
         self.name, self.nbytes = name, 0
         self.array: Any = None
-        """What `ready` was given last."""
+        """The array of the latest `ready`."""
         self.pending: Pending | None = None
         """From `ready` until it was waited for."""
         self.fresh = self.left_out = False
@@ -145,7 +145,7 @@ class Agreed:
             waited = self._step if tensor.pending is None else tensor.pending
             assert waited is not None
             if not waited.over(max(0.0, until - time.perf_counter())):
-                raise TimeoutError("its average has not come in time; other ranks may not have made it ready")
+                raise TimeoutError("its average has not come in time; check that all ranks call ready() for it")
             waited.wait()
         except Error as error:
             raise naming(error, name) from error
@@ -160,7 +160,7 @@ class Agreed:
             return [_timing(tensor) for tensor in self._tensors.values()]
 
     def state(self) -> list[Any]:
-        """What this rank's compressor owes, when the last step has ended."""
+        """The vectors that this rank's compressor owes, when the last step has ended."""
         with self._lock:
             self._settle()
             return [*self._loaded] if self._compressor is None else [self._compressor.state_dict()]
@@ -250,7 +250,7 @@ class Agreed:
             comm.allreduce(bucket.flat, "avg", codec=self.settings.codec if single else None)
 
     def _zeros(self, request: Request) -> Any:
-        """What this rank brings that has left it out."""
+        """Zeros from this rank, which has left it out."""
         part = request.parts[0]
         count = int(np.prod(part.shape, dtype=np.int64))
         return zeros(part.dtype, count, self._likes.get(part.dtype)).reshape(part.shape)

@@ -200,7 +200,7 @@ class Declared:
     # ------------------------------------------------------------------------------------------------- state
 
     def state(self) -> list[Any]:
-        """What this rank's compressors owe, lane by lane."""
+        """The vectors that this rank's compressors owe, lane by lane."""
         with self._lock:
             if not self._carriers:
                 return [*(self._loaded or ())]
@@ -265,7 +265,7 @@ class Declared:
         self._lock.wait(min(left, LOOK))
 
     def _before(self, gradient: Gradient) -> list[str]:
-        """What this tensor's units wait for on this rank."""
+        """The tensors that this one's units wait for on this rank."""
         every = self._all
         for lane in self._lanes:
             row = list(dict.fromkeys(piece.tensor for sent in lane.units for piece in sent.unit.pieces))

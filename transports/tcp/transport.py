@@ -230,7 +230,7 @@ class TcpChannels(DialledChannels):
     """The streams of one communicator."""
 
     priority = 0
-    """Of the communicator's lane."""
+    """The priority of the communicator's lane."""
 
     def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
         super().__init__(transport, name, members)
@@ -256,7 +256,7 @@ class TcpChannels(DialledChannels):
         super().close()
 
     def __del__(self) -> None:
-        """Of a communicator that was dropped: what was sent still arrives, as the system delivers it."""
+        """Close a communicator that was dropped: what was sent still arrives, as the system delivers it."""
         if hasattr(self, "opened"):
             self.close()
 

@@ -16,18 +16,18 @@ _DTYPES = frozenset(getattr(torch, name.removeprefix("torch.")) for name in TORC
 
 
 class Tensors(NamedTuple):
-    """Those of a request.  `outputs`: where results go; None where their shape is not known yet."""
+    """The tensors of a request.  `outputs`: where results go; None where their shape is not known yet."""
 
     inputs: list[Tensor]
     outputs: list[Tensor | None]
     grouped: bool
     event: Any = None
-    """Of the stream in which CUDA tensors are made."""
+    """The event of the stream in which CUDA tensors are made."""
     rates: tuple[float | None, ...] = ()
     """The learning rates that the results will be multiplied by, where they are known."""
 
     def result(self, made: list[Any]) -> Any:
-        """What the handle's result is."""
+        """The result of the handle."""
         return made if self.grouped else made[0]
 
 
@@ -45,7 +45,7 @@ def checked(tensor: Any, call: str) -> Tensor:
 
 
 def part(tensor: Tensor) -> Part:
-    """What other ranks are told of it."""
+    """The part of a tensor that other ranks are told."""
     return Part(_name(tensor.dtype), tuple(tensor.shape))
 
 
@@ -68,7 +68,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def row_unit(tensor: Tensor) -> int:
-    """How many elements of `flat(tensor)` are a row of `tensor`."""
+    """The number of elements of `flat(tensor)` that are a row of `tensor`."""
     row = tensor[0].numel() if tensor.shape[0] else tensor.new_empty((1, *tensor.shape[1:])).numel()
     return row if str(tensor.dtype) in TORCH_NAMES else row * tensor.element_size()
 

@@ -48,7 +48,8 @@ def missing() -> str | None:
 
 
 def federated(hosts: Sequence[str], rounds: int, place: str, seconds: float) -> dict[str, Any]:
-    """What came of it.  `place`: an empty folder.  After so many seconds SystemExit, with the programs' log."""
+    """The outcome of federated averaging.  `place`: an empty folder.  After so many seconds SystemExit, with the
+    programs' log."""
     root = pathlib.Path(place)
     app, said = _app(root, rounds), root / "said.json"
     env = {**os.environ, SAY: str(said), "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "TMPDIR": place}

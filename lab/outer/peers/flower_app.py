@@ -1,4 +1,4 @@
-"""What Flower's processes run: FedAvg of the sites' weights, each after EVERY steps of its own."""
+"""The program of Flower's processes: FedAvg of the sites' weights, each after EVERY steps of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all ways train: handwritten digits, and a network of 64-1024-1024-10 (1,126,410 parameters)."""
+"""The task that all ways train: handwritten digits, and a network of 64-1024-1024-10 (1,126,410 parameters)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Learner:
         self.optimizer.step()
 
     def accuracy(self) -> float:
-        """Of images that nobody has learned from, in percent."""
+        """The accuracy on images that nobody has learned from, in percent."""
         with torch.no_grad():
             answers = self.model(torch.from_numpy(self._known.tests[0])).argmax(-1).numpy()
         return 100 * float((answers == self._known.answers[0]).mean())

@@ -167,7 +167,8 @@ def test_far_apart() -> None:
 
 
 def test_rows_of_strangers() -> None:
-    """Of what is no vector's an ArgumentError, and nothing else: no index is beyond, twice, or out of order."""
+    """Rows that are no vector's raise an ArgumentError, and nothing else: no index is beyond, twice, or out of order.
+    """
     dice = np.random.default_rng(5)
     refused = 0
     for _ in range(2000):
@@ -189,7 +190,7 @@ def test_rows_of_strangers() -> None:
 
 
 def test_halves_are_the_nearest() -> None:
-    """As those of the codecs; what has no finite half is infinite, and a NaN stays one."""
+    """Halves are those of the codecs; what has no finite half is infinite, and a NaN stays one."""
     x = np.concatenate([np.random.default_rng(1).standard_normal(9999) * 10.0 ** np.arange(-33, 36)[:, None]])
     x = np.concatenate([x.reshape(-1), [np.nan, np.inf, -np.inf, 0.0, -0.0, 65520, 3.4e38]]).astype(np.float32)
     with np.errstate(over="ignore"):
