@@ -10,7 +10,7 @@ import numpy
 
 from hocket.arguments import kind, rank_in, whole, wholes
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.communicator.messages import PROC_NULL
+from hocket.collectives.communicator.messenger import PROC_NULL
 from hocket.errors import ArgumentError
 
 

@@ -219,7 +219,7 @@ class Meet:
                 try:
                     return self._settle(self.knock(address))
                 except AuthError as why:
-                    if not (stranger and isinstance(why, encryption.Ended)):  # what was said tells more than an end
+                    if not (stranger and isinstance(why, encryption.SilentEnd)):  # what was said tells more than an end
                         last = stranger = str(why)
                     strangers += 1
                 except TransportError as why:

@@ -37,7 +37,7 @@ from hocket.lab.rivals.perftest import (
     PERFTEST,
     SMALL_CALLS,
     Ends,
-    Found,
+    Numbers,
     machine_seconds,
     perftest,
 )
@@ -67,7 +67,7 @@ class Pair:
             commands.append((words, {**env, **({"HOCKET_RDMA": rdma} if rdma and device else {})}))
         self.ranks = self.stack.enter_context(started(commands, stdin=subprocess.PIPE))
 
-    def order(self, do: str) -> Found:
+    def order(self, do: str) -> Numbers:
         begin = machine_seconds()
         for process in self.ranks:
             assert process.stdin is not None
@@ -167,7 +167,7 @@ def missing() -> str | None:
     return reasons.get("verbs") if "verbs" in registry.known() else "this hocket has no verbs transport"
 
 
-Rows = dict[tuple[str, str], list[Found]]
+Rows = dict[tuple[str, str], list[Numbers]]
 """(who and what, place) -> rounds."""
 TCP = Ends("tcp")
 

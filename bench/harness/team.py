@@ -1,7 +1,7 @@
 """A team: all ranks of one library, given one order at a time.
 
 `Started`: workers on this machine, started by the library's own launcher, ordered over a Unix socket.
-`Part`: one of two libraries that the same workers hold.
+`Half`: one of two libraries that the same workers hold.
 `Joined`: the ranks that some launcher has started with this program itself; rank 0 orders, by hocket's own calls.
 """
 
@@ -143,7 +143,7 @@ class Started:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class Part:
+class Half:
     """One library of workers that hold two; the other one, hocket's, is `beside` it in the same processes."""
 
     def __init__(self, whole: Started, name: str, beside: Team | None = None) -> None:

@@ -65,7 +65,7 @@ from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.extending import Extending
 from hocket.collectives.communicator.lanes import Laned
 from hocket.collectives.communicator.members import Groups, Members
-from hocket.collectives.communicator.messages import Message, Messenger
+from hocket.collectives.communicator.messenger import Message, Messenger
 from hocket.collectives.communicator.observing import Observing
 from hocket.collectives.communicator.point_to_point import PointToPoint
 from hocket.collectives.communicator.renewing import Renewing

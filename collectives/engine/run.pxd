@@ -155,7 +155,7 @@ cdef extern from *:
     """
     const uint32_t EXACT "HK_EXACT"
     const uint32_t ANY_TAG "HK_ANY_TAG"     # all of users' tags, which lack this bit
-    const uint64_t ASKS_ANY_TAG "HK_ASKS_ANY_TAG"   # a label with this bit asks for it; see communicator/messages.py
+    const uint64_t ASKS_ANY_TAG "HK_ASKS_ANY_TAG"   # a label with this bit asks for it; see communicator/messenger.py
 
 
 cdef inline void match(Run* r, uint64_t label) noexcept nogil:

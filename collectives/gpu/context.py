@@ -19,7 +19,7 @@ from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.gpu.meeting import KERNELS, LARGEST, ROOM, Meeting
 from hocket.collectives.gpu.stream_ops import StreamOps
-from hocket.collectives.gpu.trial import Found, Share, first, tried
+from hocket.collectives.gpu.trial import Abilities, Share, first, tried
 from hocket.errors import TransportError
 from hocket.system.cuda import driver
 from hocket.transports.cuda_ipc.channels import SEGMENT, CudaChannels
@@ -41,7 +41,7 @@ RELEASES, RELEASE_EVERY = 100, 0.1
 class GpuContext:
     """A queue's part of this rank's GPU: channels to the peers, streams, scratch memory and kernels."""
 
-    def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], trial: Found) -> None:
+    def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], trial: Abilities) -> None:
         self.device = driver.device(ordinal)
         near = next(group for group in groups if rank in group)
         self.segment = SLOT if any(map(any, trial.mapped)) else SEGMENT
@@ -200,7 +200,7 @@ def leave() -> None:
         each.leave()
 
 
-def build(members: Members, ordinal: int, share: Share) -> tuple[GpuContext | None, Found]:
+def build(members: Members, ordinal: int, share: Share) -> tuple[GpuContext | None, Abilities]:
     """This rank's part of a queue on that GPU, if the members can have one."""
     context, trial = None, tried(members, ordinal, share)
     if trial.why_staged:

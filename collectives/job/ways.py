@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
 
 
-class Way(NamedTuple):
+class Reach(NamedTuple):
     """This rank's way to another one."""
 
     rank: int
@@ -22,7 +22,7 @@ class Way(NamedTuple):
     """Where the other rank listens, if the transport has addresses; else ""."""
 
 
-def ways(comm: Communicator) -> Iterator[Way]:
+def ways(comm: Communicator) -> Iterator[Reach]:
     """The ways to all other ranks of the communicator, in rank order."""
     world = comm.world
     for peer, member in enumerate(comm.members):
@@ -33,4 +33,4 @@ def ways(comm: Communicator) -> Iterator[Way]:
         others = [each for each in dict.fromkeys([*world.tables, *world.absent]) if each != name]
         refusals = tuple((each, world.refusal(each, member) or f"comes after {name}") for each in others)
         detail = getattr(used, "detail", lambda rank: "")(member)
-        yield Way(peer, name, detail, refusals, getattr(used, "host_of", lambda rank: "")(member))
+        yield Reach(peer, name, detail, refusals, getattr(used, "host_of", lambda rank: "")(member))

@@ -17,7 +17,7 @@ WORTH = 0.8
 CALLS = 3
 
 
-class Found(NamedTuple):
+class Measured(NamedTuple):
     """The measurement, the same on all ranks."""
 
     method: str | None
@@ -33,7 +33,7 @@ class Found(NamedTuple):
         return f"{gain} (also tried: {rest})"
 
 
-def choose(comm: Any, shapes: Sequence[tuple[int, ...]], methods: Sequence[str] = METHODS) -> Found:
+def choose(comm: Any, shapes: Sequence[tuple[int, ...]], methods: Sequence[str] = METHODS) -> Measured:
     """Average random vectors of these shapes by each method, and in float32.  All ranks call it.
 
     A method that loses more than another must be a fifth faster than it.  How well a model learns with one is not
@@ -50,7 +50,7 @@ def choose(comm: Any, shapes: Sequence[tuple[int, ...]], methods: Sequence[str] 
         seconds[name] = _time(comm, lambda tried=compressor: tried.allreduce_all(xs, keys))
         if seconds[name] < WORTH * seconds[best or "float32"]:
             best = name
-    return Found(best, seconds)
+    return Measured(best, seconds)
 
 
 def _time(comm: Any, call: Any) -> float:

@@ -17,7 +17,7 @@ from hocket.horovod.meeting import WITHIN, Survivors, of_job
 from hocket.horovod.settings import Settings
 from hocket.horovod.stall import StallInspector
 from hocket.horovod.timeline import Timeline
-from hocket.training.agreeing import Errors, Member, Perform
+from hocket.training.agreeing import Errors, Perform, Submitter
 
 ERRORS = Errors(OURS[hocket.MismatchError], ShutDownError, StallError, as_horovod)
 END = "Horovod has been shut down by hvd.shutdown(), or its process set removed"
@@ -33,7 +33,7 @@ class Job:
         self.comm, self.perform = comm, perform
         self.timeline = Timeline(comm.recorder() if comm.config.recorder else None)
         self.inspector = StallInspector(self.settings)
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, Submitter] = {}
         """By the number of their process set: those that this rank belongs to."""
         self.ranks: dict[int, list[int]] = {}
         """By the number of a process set: all its ranks."""
@@ -64,7 +64,7 @@ class Job:
         if made is None:
             return
         how = self.settings.fusion_threshold, self.settings.cycle_time / 1000, self.timeline, ERRORS
-        member = self.members[number] = Member(made, self.perform(), *how)
+        member = self.members[number] = Submitter(made, self.perform(), *how)
         if member.negotiator is not None:
             of = "" if number == 0 else f"of the process set of ranks {list(ranks)} "
             self.inspector.watch(member.negotiator, of, made)

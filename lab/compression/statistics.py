@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 COUNT, DRAWS = 512, 10_000
 
 
-class Found(NamedTuple):
+class Moments(NamedTuple):
     """The statistics of one codec and vector."""
 
     bias: float
@@ -106,7 +106,7 @@ LAWS = {
 }  # fmt: skip
 
 
-def measured(law: Law, draws: int = DRAWS) -> Found:
+def measured(law: Law, draws: int = DRAWS) -> Moments:
     """Measure."""
     x = np.random.default_rng(2).standard_normal(COUNT).astype(np.float32)
     mean, square, filled, short = np.zeros(COUNT), np.zeros(COUNT), 0, 0
@@ -122,7 +122,7 @@ def measured(law: Law, draws: int = DRAWS) -> Found:
     error = np.sqrt(np.maximum(exact, 1e-30) / draws)
     # Where rounding moves nothing, float32 still differs from the exact mean by its own precision.
     bias = np.maximum(np.abs(mean / draws) - 1e-6 * np.abs(right).max(), 0) / error
-    return Found(
+    return Moments(
         float(bias.max()), float(square.sum()) / draws / length, float(exact.sum()) / length, law.bound,
         filled / draws, law.most, 8 * wire.size / COUNT, 8 * short / draws / COUNT or math.inf, law.elias,
     )  # fmt: skip

@@ -20,7 +20,7 @@ SMALL_CALLS, LONG_CALLS, WARM = 2000, 60, 100
 PERFTEST = ("ib_send_lat", "ib_write_bw", "ib_read_bw")
 PATIENCE = 120.0
 
-Found = dict[str, float]
+Numbers = dict[str, float]
 """The numbers of one round: us (of one call), or bytes/s; cpu and machine: seconds of CPU for a GB."""
 
 
@@ -58,7 +58,7 @@ UNITS = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
 """Bytes/s: perftest's MB is 2^20."""
 
 
-def perftest(tool: str, place: Ends, gid_index: int) -> Found:
+def perftest(tool: str, place: Ends, gid_index: int) -> Numbers:
     """One round of it, server and client."""
     port = _free_port()
     small = tool.endswith("_lat")

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from hocket.errors import Error
-from hocket.lab.rivals.perftest import LONG, LONG_CALLS, PATIENCE, SMALL_CALLS, WARM, Ends, Found, machine_seconds
+from hocket.lab.rivals.perftest import LONG, LONG_CALLS, PATIENCE, SMALL_CALLS, WARM, Ends, Numbers, machine_seconds
 
 PYVERBS = ("pyverbs_send_lat", "pyverbs_write_bw")
 UNDER_WAY = 16
@@ -29,14 +29,14 @@ def installed() -> bool:
     return find_spec("pyverbs") is not None
 
 
-def pyverbs(tool: str, place: Ends, gid_index: int) -> Found:
+def pyverbs(tool: str, place: Ends, gid_index: int) -> Numbers:
     """One round, in a process of its own."""
     words = [sys.executable, "-m", "hocket.lab.rivals.pyverbs_pair", tool, *place.devices, str(gid_index)]
     begin = machine_seconds()
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode:
         raise Error(f"{tool} failed: {' '.join(done.stderr.split())[-300:]}")
-    found: Found = json.loads(done.stdout)
+    found: Numbers = json.loads(done.stdout)
     return {**found, "machine": (machine_seconds() - begin) / (LONG * LONG_CALLS / 1e9)}
 
 
@@ -90,7 +90,7 @@ class End:
         return count
 
 
-def latency(one: End, other: End) -> Found:
+def latency(one: End, other: End) -> Numbers:
     took = []
     for end in (one, other):
         end.expect()
@@ -105,7 +105,7 @@ def latency(one: End, other: End) -> Found:
     return {"us": median(took[WARM:]) * 1e6}
 
 
-def bandwidth(one: End, other: End) -> Found:
+def bandwidth(one: End, other: End) -> Numbers:
     used = _used()
     begin, posted, done = time.perf_counter(), 0, 0
     while done < LONG_CALLS:

@@ -124,7 +124,7 @@ def _measure(comm: Communicator, report: Report, every: list[list[Pair]], second
     """Run rounds until the time is over; every rank's report has all links then."""
     slot = min(LONGEST, seconds / len(every)) if every else 0.0
     space = links.room()
-    found: list[tuple[Pair, links.Link]] = []
+    found: list[tuple[Pair, links.Speed]] = []
     for pairs in every:
         if comm.allreduce(time.monotonic() - start, "max") > seconds:
             break
@@ -135,7 +135,7 @@ def _measure(comm: Communicator, report: Report, every: list[list[Pair]], second
                 links.follow(comm, a, space)
     for some in comm.share(found, WITHIN):
         for (a, b), link in some:
-            made = links.Link(*link)
+            made = links.Speed(*link)
             report.links[a, b] = made.better(report.links.get((a, b), made))
 
 

@@ -22,7 +22,7 @@ from hocket import Communicator
 from hocket.arguments import choices
 from hocket.compression import Bucket, Compressor
 from hocket.errors import ArgumentError, Error, TimeoutError
-from hocket.training.agreeing import Member, Order, Part, Pending, Request
+from hocket.training.agreeing import Order, Pending, Request, Spec, Submitter
 from hocket.training.overlap.arrays import (
     ON_GPU,
     described,
@@ -75,7 +75,7 @@ class Agreed:
         self._tensors: dict[str, _Tensor] = {}
         self._likes: dict[str, Any] = {}
         """By dtype, an array of it."""
-        self._member: Member | None = None
+        self._member: Submitter | None = None
         self._compressor: Compressor | None = None
         self._loaded: Sequence[Any] = ()
         self._step: Pending | None = None
@@ -89,7 +89,7 @@ class Agreed:
         with self._lock:
             self._seal()
 
-    def _seal(self) -> Member:
+    def _seal(self) -> Submitter:
         if self._member is None:
             agree(self.comm, self.settings, [])
             comm = self.comm.dup()
@@ -97,7 +97,7 @@ class Agreed:
                 self._compressor = Compressor(comm, self.settings.method)
                 restore([self._compressor], self._loaded)
             fuse = FUSED if self.settings.fuse is None else self.settings.fuse
-            self._member = Member(comm, self._perform, fuse, CYCLE)
+            self._member = Submitter(comm, self._perform, fuse, CYCLE)
         return self._member
 
     def ready(self, name: str, grad: Any) -> None:
@@ -112,7 +112,7 @@ class Agreed:
             if tensor.pending is not None:
                 raise self._ended(ArgumentError(f"ready({name!r}): call wait({name!r}) for its last average first"))
             self._settle()
-            request = Request("allreduce", name, (Part(dtype_of(grad), tuple(grad.shape)),), "avg")
+            request = Request("allreduce", name, (Spec(dtype_of(grad), tuple(grad.shape)),), "avg")
             try:
                 tensor.pending = member.submit(request, grad)
             except Error as error:

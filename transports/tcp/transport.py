@@ -184,7 +184,7 @@ class TcpTransport:
             while time.monotonic() < until:  # has that rank been lost?  Then this raises it
                 look()
                 time.sleep(0.05)
-            if isinstance(why, encryption.Ended) and time.monotonic() < deadline:
+            if isinstance(why, encryption.SilentEnd) and time.monotonic() < deadline:
                 return None
             raise type(why)(f"tcp:{host}:{port} (rank {rank}): {why}") from None
         except BaseException:

@@ -9,7 +9,7 @@ import torch
 
 from hocket.errors import ArgumentError
 from hocket.extending import TORCH_NAMES
-from hocket.training.agreeing import Part
+from hocket.training.agreeing import Spec
 
 Tensor = torch.Tensor
 _DTYPES = frozenset(getattr(torch, name.removeprefix("torch.")) for name in TORCH_NAMES)
@@ -44,9 +44,9 @@ def checked(tensor: Any, call: str) -> Tensor:
     return tensor
 
 
-def part(tensor: Tensor) -> Part:
+def part(tensor: Tensor) -> Spec:
     """The part of a tensor that other ranks are told."""
-    return Part(_name(tensor.dtype), tuple(tensor.shape))
+    return Spec(_name(tensor.dtype), tuple(tensor.shape))
 
 
 @functools.cache

@@ -18,7 +18,7 @@ import pytest
 
 import hocket
 from hocket.collectives.arrays.buffers import describe
-from hocket.collectives.communicator.messages import ANY_TAG, NEVER, PRIVATE, _plan_of
+from hocket.collectives.communicator.messenger import ANY_TAG, NEVER, PRIVATE, _plan_of
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.instr import IN, OUT, Instr
 from hocket.collectives.waiting.queued import Queued

@@ -24,7 +24,7 @@ MOST_MESSAGES = 4
 """For each rank in a step; where there are more, FEW_RANKS are drawn."""
 
 
-class Part(NamedTuple):
+class Excerpt(NamedTuple):
     """The ranks and steps of a schedule that are drawn.  The last lane is all other ranks together."""
 
     ranks: tuple[int, ...]
@@ -65,7 +65,7 @@ class Part(NamedTuple):
         return colour(chunk, len(self.chunks))
 
 
-def part(programs: Sequence[Sequence[Step]], root: int, chunks: int) -> Part:
+def excerpt(programs: Sequence[Sequence[Step]], root: int, chunks: int) -> Excerpt:
     """The first ranks and the root, the first steps, the first chunks (of all pairs: those of the first ranks)."""
     size, steps = len(programs), len(programs[0])
     few = min(size, MOST_RANKS)
@@ -84,7 +84,7 @@ def part(programs: Sequence[Sequence[Step]], root: int, chunks: int) -> Part:
         if len(shown) < total
     ]
     note = f"This is a part: {', '.join(left_out)}.  The text (print) is whole." if left_out else ""
-    return Part(ranks, size - few, drawn, held, note)
+    return Excerpt(ranks, size - few, drawn, held, note)
 
 
 def colour(chunk: int, chunks: int) -> str:
