@@ -21,7 +21,7 @@ EDITABLE := $(INSTALL) --no-build-isolation --editable
 define COMPILE
 @echo "compiling hocket, where build/cache does not have it"
 $(INSTALL) $(BUILD)
-PYTHONSAFEPATH=1 $(BIN)/python setup.py --quiet build_ext --inplace
+$(BIN)/python setup.py --quiet build_ext --inplace
 endef
 PLOT := build/allreduce.png
 TRACE := build/training.pftrace.gz
@@ -30,8 +30,7 @@ IMPI := build/impi
 # What an editable install compiles; .py files need no reinstall.
 SOURCES := setup.py pyproject.toml $(shell find system kernels transports collectives frameworks -name "*.p[yx][xd]" -o -name "*.h")
 
-# This folder is no place to import from: its compression would hide CPython 3.14's package of that name, which gzip imports.
-PYTEST := PYTHONSAFEPATH=1 $(BIN)/pytest
+PYTEST := $(BIN)/pytest
 
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
@@ -115,7 +114,7 @@ test-ray-suite: $(VENV)/test.stamp
 
 # RDMA verbs, and TCP through a bad network, in a virtual machine that has Soft-RoCE devices: ten minutes where it is
 # emulated.  Debian on x86-64; what the machine lacks (QEMU, the kernel, perftest) is fetched into a cache, never installed.
-# Beside hocket's numbers perftest's and pyverbs': tests/guest/run.sh .venv/bin/python -m hocket.bench.verbs
+# Beside hocket's numbers perftest's and pyverbs': tests/guest/run.sh .venv/bin/python -m hocket.lab.verbs
 test-verbs: $(VENV)/test.stamp
 	GUEST_TESTS=1 $(PYTEST) tests/test_guest.py
 	GUEST_TIMEOUT=1800 tests/guest/run.sh $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider --durations 10 tests/guest
@@ -194,7 +193,7 @@ docs: $(VENV)/test.stamp
 
 clean:
 	rm -rf .venv .venv-* build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find algorithms bench collectives compression conformance control examples frameworks kernels observe system tests tools training transports \
+	find algorithms bench collectives compressors conformance control examples frameworks kernels lab observe system tests tools training transports \
 		-name '*.so' -o -name __pycache__ | xargs rm -rf
 
 # Intel MPI lives apart: its libraries have MPICH's names.  It exists for x86-64 only.

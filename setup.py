@@ -1,4 +1,4 @@
-"""Build: folder X, or frameworks/X, is the package hocket.X (src/hocket/ holds one symlink per folder)."""
+"""Build: folder X, or frameworks/X, is package hocket.X; compressors/ is hocket.compression (links in src/hocket/)."""
 
 import hashlib
 import itertools
@@ -82,7 +82,7 @@ EXTENSIONS = [
     "transports.verbs.ends",
 ]
 # What a call or a channel runs through: there -O3 saves 4 to 26 % of the instructions (valgrind --tool=callgrind;
-# bench/observe/recorder.py counts).  It takes more than twice the time of -Og, which does for the other modules.
+# lab/observe/recorder.py counts).  It takes more than twice the time of -Og, which does for the other modules.
 QUICK = {
     "collectives.communicator.collectives", "collectives.communicator.point_to_point", "collectives.engine.drive",
     "collectives.engine.engine", "collectives.engine.instructions", "collectives.engine.matching",

@@ -32,7 +32,7 @@ STAGES = {
 """collective -> (inside the groups, between the leaders, inside the groups again)"""
 
 ROOTED_RING = "chain"
-"""What `outer="ring"` means for broadcast and reduce: a ring with a root is a chain."""
+"""The inner meaning of `outer="ring"` for broadcast and reduce: a ring with a root is a chain."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Layout:
     leaders: int
     blocks: bool
     cuts: int
-    """How many chunks the outer algorithm cuts a part into."""
+    """The outer algorithm cuts a part into so many chunks."""
 
     def place(self, rank: int) -> tuple[int, int]:
         """(group, place in it)"""
@@ -129,7 +129,8 @@ def _halves(collective: str, size: int) -> Algorithm:
 
 
 def example(collective: str) -> Algorithm:
-    """What `get(collective, "hierarchical")` gives: of two hosts with half of the ranks each, whatever their number."""
+    """An algorithm as `get(collective, "hierarchical")` gives it: of two hosts with half of the ranks each, whatever
+    their number."""
     first, middle, last = STAGES[collective]
     return Algorithm(
         collective,

@@ -1,1 +1,1 @@
-"""Questions about speed and trust, a file for each: `python -m hocket.bench.NAME` answers it."""
+"""hocket under the stopwatch: `hocket bench`, `make compare`, and a file for each further question of theirs."""

@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _link(options: argparse.Namespace) -> int:
     """Do codecs pay over links?"""
-    from hocket.bench.compression import link
+    from hocket.bench import link
 
     ranks = 4 if options.ranks is None else options.ranks
     codecs = options.codec or "int8,int4,auto"

@@ -23,7 +23,7 @@ from hocket.bench.harness.measure import Effort, measure
 from hocket.bench.harness.page import HEADER, into_section, line, nearest, place, title
 from hocket.bench.harness.result import Result, file_name, read, write
 from hocket.bench.harness.targets import TARGETS, Target
-from hocket.bench.harness.team import Part, Started, Team
+from hocket.bench.harness.team import Half, Started, Team
 from hocket.bench.harness.worker import Order
 from hocket.bench.rivals import launchers
 from hocket.collectives.choice.cases import case
@@ -98,7 +98,7 @@ def _rival(text: str, ranks: int, transport: str, settings: dict[str, str | None
     except Error as why:
         print(f"# not measured: {why}", file=sys.stderr)
         return None
-    return Part(team, name, Part(team, "hocket")) if mpi else team
+    return Half(team, name, Half(team, "hocket")) if mpi else team
 
 
 def _result(

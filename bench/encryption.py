@@ -1,4 +1,4 @@
-"""What encryption costs: TCP between two ranks, plain and with HOCKET_ENCRYPT, turn by turn in the same run.
+"""The cost of encryption: TCP between two ranks, plain and with HOCKET_ENCRYPT, turn by turn in the same run.
 
     python -m hocket.bench.encryption [--turns 5]
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _job(encrypt: str) -> list[dict[str, float]]:
-    """What rank 0 of two found."""
+    """The rounds of a job of two, as rank 0 found them."""
     words = [sys.executable, "-m", "hocket.bench.encryption", "rank"]
     return found_here(words, 2, "encryption", 120, HOCKET_ENCRYPT=encrypt)
 

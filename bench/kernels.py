@@ -1,4 +1,4 @@
-"""How fast are the reduction kernels, and the codecs?  `python -m hocket.bench.kernels [--level avx2]`
+"""The speed of the reduction kernels and of the codecs.  `python -m hocket.bench.kernels [--level avx2]`
 
 GB/s of memory traffic: (k + 1) n bytes for a sum of k inputs, 2n for memcpy (np.copyto), 3n for np.add of two.
 Of a codec: GB/s of float32, those of all operands where it sums; a copy's are counted once.

@@ -1,4 +1,4 @@
-"""How long do messages take, beside an MPI in the same processes?
+"""The time of messages, beside an MPI in the same processes.
 
     python -m hocket.bench.messages [openmpi mpich impi=build/impi] [--seconds 3] [--transport tcp] [--sizes 8 65536]
 

@@ -40,7 +40,7 @@ PATIENCE = 300.0
 
 
 def run(names: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """What rank 0 found; all ranks are gone afterwards."""
+    """Run a job; the numbers that rank 0 found.  All ranks are gone afterwards."""
     words = [sys.executable, "-m", "hocket.bench.shaped", "rank", *map(str, sizes)]
     return found_on(names, RANKS, words, "shaped", PATIENCE)
 
@@ -122,7 +122,7 @@ def _allreduce(comm: Any, algorithm: str, nbytes: int) -> dict[str, Any]:
 
 
 def model(found: dict[str, float]) -> Topology:
-    """What was measured, in the simulator's words.  A ping-pong is latency and two overheads: here all latency."""
+    """The measured numbers, in the simulator's words.  A ping-pong is latency and two overheads: here all latency."""
     return Topology(
         Link(found["overhead_and_latency"], found["rate"]), RANKS, HOSTS,
         inside=Link(found["inside_latency"], found["inside_rate"]), overhead=0.0, reduction=found["reduction"],

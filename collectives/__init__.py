@@ -1,1 +1,1 @@
-"""What the collectives mean, and the engine that runs them."""
+"""The meaning of the collectives, and the engine that runs them."""

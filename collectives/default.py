@@ -114,5 +114,5 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many ranks the default communicator has."""
+    """The number of ranks of the default communicator."""
     return communicator().size

@@ -10,7 +10,7 @@ import numpy
 
 from hocket.arguments import kind, rank_in, whole, wholes
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.communicator.messages import PROC_NULL
+from hocket.collectives.communicator.messenger import PROC_NULL
 from hocket.errors import ArgumentError
 
 
@@ -124,7 +124,8 @@ class Grid:
         return u
 
     def _face(self, x: Any, dest: int, out: Any, source: int, tag: int) -> None:
-        """As sendrecv.  Of NumPy arrays it makes contiguous copies, which take the short way of messages."""
+        """Exchange one face by sendrecv.  Of NumPy arrays it makes contiguous copies, which take the short way of
+        messages."""
         if type(out) is not numpy.ndarray or out.flags.c_contiguous:
             self.comm.sendrecv(x, dest, out, source, tag)
             return

@@ -5,7 +5,7 @@ from hocket.collectives.arrays.memory import empty, zeros
 from hocket.collectives.arrays.streams import on_stream
 from hocket.collectives.calls.ops import expression, premul_sum
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.communicator.messages import PROC_NULL
+from hocket.collectives.communicator.messenger import PROC_NULL
 from hocket.collectives.default import (
     allgather,
     allgather_object,

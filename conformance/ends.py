@@ -62,7 +62,7 @@ class End:
         return self.run(instr, source=data, itemsize=itemsize, **how)
 
     def recv(self, length: int, cuts: int = 1, of: int | None = None, **how: Any) -> tuple[str, Any]:
-        """How it ended, and the bytes: 0xEE where none came."""
+        """Receive: 0xEE where none came."""
         into = numpy.full(length, 0xEE, numpy.uint8)
         peer = 1 - self.rank if of is None else of
         return self.run(Instr("recv", [peer], dst=pieces(1, length, cuts)), target=into, **how), into
@@ -103,7 +103,7 @@ def same(got: Any, wanted: Any) -> None:
 
 
 def each(ends: Sequence[End], functions: Sequence[Callable[[End], Any]]) -> list[Any]:
-    """What functions[i](ends[i]) gives, each in a thread; then all sides are closed.  Raises the first error."""
+    """Call functions[i](ends[i]), each in a thread; then close all sides.  Raises the first error."""
     results: list[Any] = [None] * len(ends)
     errors: list[BaseException] = []
 
@@ -128,7 +128,7 @@ def each(ends: Sequence[End], functions: Sequence[Callable[[End], Any]]) -> list
 
 
 def both(pair: Pair, first: Callable[[End], Any], second: Callable[[End], Any]) -> tuple[Any, Any]:
-    """What `first(end 0)` and `second(end 1)` give."""
+    """The results of `first(end 0)` and `second(end 1)`."""
     a, b = pair()
     one, other = each([End(0, [None, a]), End(1, [b, None])], [first, second])
     return one, other

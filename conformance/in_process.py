@@ -19,7 +19,8 @@ REACH = 30.0
 
 
 class InProcess:
-    """What `kind(context)` makes, opened as `hocket.init` does it; a context manager that closes all of it.
+    """The ranks of `kind(context)` in one process, opened as `hocket.init` does it; a context manager that closes all
+    of it.
 
     Offers travel as JSON; all ranks test their transports at the same time; then one rank after the other opens its
     channels, in one thread, so that an `open` which waits for the peer's hangs here.

@@ -32,7 +32,7 @@ from hocket.training.server.tables import Table
 
 ROLE = "KILLS_ROLE"
 ROWS = 8
-"""Of each worker: they are on all shards."""
+"""Rows of each worker: they are on all shards."""
 TABLES: dict[str, Table] = {"e": Rows(2, dtype="float64", scale=0.0), "w": Range(4096)}
 GENERATION, WHOLE, BEGUN, DONE, STOPPED, WORDS = range(6)
 """A process's words on the board; the first row is the launcher's own."""
@@ -45,7 +45,7 @@ MOMENT = 0.02
 
 
 class Kill(NamedTuple):
-    """Who was killed, and how long until each worker that lives had had two more pushes acknowledged."""
+    """The victim, and the time until each worker that lives had had two more pushes acknowledged."""
 
     who: str
     seconds: float
@@ -114,7 +114,7 @@ class Cluster(ElasticTrial):
         self.kinds = ["server"] * servers + ["worker"] * workers
         self.servers = servers
         self._alive, self._ended = list(range(servers + workers)), list[int]()
-        """Who lived at the last look, and who has ended since `nobody_else` looked."""
+        """Processes that lived at the last look, and those that have ended since `nobody_else` looked."""
 
     def living(self) -> list[int]:
         """At the end a thousand have died, so they are not asked again."""
@@ -152,7 +152,8 @@ class Cluster(ElasticTrial):
         )
 
     def until(self, true: Callable[[], bool], what: str) -> float:
-        """How long it took.  Trouble: nothing moved for HANG seconds, or a process ended by itself."""
+        """Wait until this is true; the seconds that it took.  Trouble: nothing moved for HANG seconds, or a process
+        ended by itself."""
         began = time.monotonic()
         while not true():
             if time.monotonic() > began + HANG:
@@ -186,7 +187,7 @@ def kill(cluster: Cluster, victims: list[int]) -> float:
 
 
 def run(pushes: int, kills: int, servers: int = 2, workers: int = 3, seed: int = 1) -> tuple[int, list[Kill]]:
-    """How many pushes were acknowledged, and what each kill cost.  Trouble: see the head of this file."""
+    """The number of pushes that were acknowledged, and the cost of each kill.  Trouble: see the head of this file."""
     dice = random.Random(seed)
     done: list[Kill] = []
     cluster = Cluster(servers, workers, servers + workers + 2 * kills)

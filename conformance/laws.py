@@ -118,7 +118,7 @@ def a_stopped_sender_goes_on(pair: Pair) -> None:
 
 
 def the_header_comes_before_the_payload(pair: Pair) -> None:
-    """What does not fit is noticed at the head, while most of the message is still with its sender."""
+    """A message that does not fit is noticed at the head, while most of it is still with its sender."""
 
     def send(end: End) -> str:
         return end.send(data(LARGE), timeout=0.3)
@@ -192,7 +192,8 @@ def a_message_can_be_set_aside(pair: Pair) -> None:
 
 
 def closing_is_noticed(pair: Pair) -> None:
-    """What was taken before is still received; then the peer is lost.  (Memory cannot tell, the coordinator does.)"""
+    """Bytes that were taken before are still received; then the peer is lost.  (Memory cannot tell, the coordinator
+    does.)"""
     closed = threading.Event()
 
     def send(end: End) -> str:
@@ -244,7 +245,7 @@ LAWS: list[Callable[[Pair], None]] = [
 # --- of several ranks
 
 def a_reduction_reads_all_heads_at_once(sides: Sides, size: int = 4) -> None:
-    """What was peeked stays where it is while the other channels are peeked."""
+    """Peeked heads stay where they are while the other channels are peeked."""
     lengths = [16, 0, 100, 5000, 65537, 300001]
 
     def leaf(end: End) -> None:

@@ -1,4 +1,4 @@
-"""What every collective must give, in NumPy: which ranks' elements come where, and what their reduction is.
+"""The result of every collective, in NumPy: which ranks' elements come where, and what their reduction is.
 
 A reduction is told twice: `fold`, strictly from rank 0 on, whose bits an algorithm of one reduction must have; and
 `reduced`, with the bound that rounding explains, whatever the order.  k roundings of relative error u give at most
@@ -63,7 +63,7 @@ class Piece(NamedTuple):
 
 
 def pieces(collective: str, size: int, rank: int, root: int, lengths: Any) -> list[Piece]:
-    """What `rank` gets, in order; [] where it gets nothing.
+    """The pieces that `rank` gets, in order; [] where it gets nothing.
 
     `lengths`: elements of x; where x or the result has a block for each rank, those of a block, or a sequence of them;
     of alltoall also a sequence for each rank, of what it sends to each.
@@ -110,7 +110,7 @@ def combine(op: str | Function, a: Array, b: Array) -> Array:
 
 
 def _located(a: Array, b: Array, better: Function) -> Array:
-    """Of equal values the one with the smaller index."""
+    """The one of equal values that has the smaller index."""
     va, vb = a["value"], b["value"]
     tie = (va == vb) | (np.isnan(va) & np.isnan(vb))
     take = better(vb, va) | (np.isnan(vb) & ~np.isnan(va)) | (tie & (b["index"] < a["index"]))
@@ -218,7 +218,7 @@ def wrong(got: Array, wanted: Wanted) -> Array:
 
 
 def difference(got: Array, wanted: Wanted) -> str:
-    """What is wrong with `got`; "": nothing."""
+    """Say how `got` is wrong; "": nothing."""
     if got.shape != wanted.array.shape:
         return f"its shape is {got.shape}, wanted is {wanted.array.shape}"
     if wanted.bound is None and got.dtype != wanted.array.dtype:

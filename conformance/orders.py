@@ -39,7 +39,7 @@ PATIENCE, NAMED = 300.0, 3.0
 
 
 def settings(dice: random.Random) -> dict[str, Any]:
-    """Of one job."""
+    """Draw the settings of one job."""
     return {
         "order": dice.choice(["fifo", "priority", "tic", "tac", "agreed"]), "lanes": dice.randint(1, 8),
         "slice": dice.choice([None, 4096, 65536]), "fuse": dice.choice([0, 4096, 65536]),

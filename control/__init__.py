@@ -1,1 +1,1 @@
-"""How ranks find, trust and hear each other: messages, never array bytes."""
+"""The ways in which ranks find, trust and hear each other: messages, never array bytes."""

@@ -32,7 +32,7 @@ certificates: tls.Certificates | None = None
 """This process's certificates, if the ranks prove themselves by certificates."""
 
 
-class Ended(AuthError):
+class SilentEnd(AuthError):
     """The other side ended the connection and said nothing: it does not encrypt, or it (or this side) was too slow."""
 
 
@@ -86,7 +86,7 @@ def secure(
 ) -> tls.Tls:  # fmt: skip
     """Encrypt the dialling end of a connection: it waits for the other side's reactor, and its cipher is taken.
 
-    Raises AuthError (the other side does not encrypt, or not with this key), Ended (another attempt may do),
+    Raises AuthError (the other side does not encrypt, or not with this key), SilentEnd (another attempt may do),
     TransportError (it does not answer).
     """
     deadline = time.monotonic() + timeout
@@ -98,7 +98,7 @@ def secure(
         try:
             waits = next(steps, None)
         except OSError as why:
-            raise (AuthError if isinstance(why, TransportError) else Ended)(_failed(why)) from None
+            raise (AuthError if isinstance(why, TransportError) else SilentEnd)(_failed(why)) from None
         if waits is None:
             return end
         left = deadline - time.monotonic()
@@ -180,7 +180,7 @@ class Securing:
 
 
 class EncryptedSocket(socket.socket):
-    """What a control connection (link.Link) needs of a socket, encrypted.  Takes `sock` over; not blocking.
+    """An encrypted stand-in for the socket of a control connection (link.Link).  Takes `sock` over; not blocking.
 
     `recv` gives all that has come, so that `select` on it tells the truth.
     """

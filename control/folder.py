@@ -17,7 +17,7 @@ class FolderStore:
     """
 
     trusted = True
-    """Who can write here is this user, whose processes these are."""
+    """Only this user can write here, and owns these processes."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)

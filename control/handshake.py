@@ -47,7 +47,7 @@ REFUSALS = {
 }
 """Why a server refuses a client that holds the key, by the label of the HMAC that tells it."""
 STRANGER = b"hocket: a hello of another key".ljust(NONCE + PROOF, b"\0")
-"""What a server says to a client without the key: a rank whose secret differs learns it at once."""
+"""A server's answer to a client without the key: a rank whose secret differs learns it at once."""
 
 
 class AuthError(TransportError):
@@ -58,7 +58,7 @@ class AuthError(TransportError):
 
 @dataclasses.dataclass(frozen=True)
 class Hello:
-    """What a client says it is, and whom it means; trusted only once the handshake is done.
+    """A client's claim who it is, and whom it means; trusted only once the handshake is done.
 
     `epoch` tells a session from a former one of the same job (0: it has none yet).  A long job name is replaced by its
     hash.

@@ -27,7 +27,7 @@ Thunk = Callable[[], object]
 
 
 class File(Protocol):
-    """What can be watched: a socket, or another descriptor that becomes readable."""
+    """A thing that can be watched: a socket, or another descriptor that becomes readable."""
 
     def fileno(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""How the ranks of a job find each other: rank 0 opens the coordinator at an address all know, the others come to it.
+"""Meeting of the ranks of a job: rank 0 opens the coordinator at an address all know, the others come to it.
 
 The address may name several TCP ports: rank 0 takes the first free one, the others try them in turn until one proves
 itself to be this job's coordinator, so a stranger on a port costs a moment and confuses nobody.  The coordinator stops
@@ -45,7 +45,7 @@ class CoordinatorLost(TransportError):
 
 
 class Identity(NamedTuple):
-    """Who a rank is, and how it proves that it belongs to the job."""
+    """A rank's identity, and its proof that it belongs to the job."""
 
     rank: int
     size: int
@@ -175,7 +175,7 @@ class Meet:
         raise ArgumentError("the rendezvous address has no port: expected tcp:host:port")
 
     def taker(self, links: Links) -> Callable[[Connection, Hello], object]:
-        """What takes a connection that has proven itself."""
+        """A function that takes a connection that has proven itself."""
         if not self.who.encrypt:
             return links.take
 
@@ -219,7 +219,7 @@ class Meet:
                 try:
                     return self._settle(self.knock(address))
                 except AuthError as why:
-                    if not (stranger and isinstance(why, encryption.Ended)):  # what was said tells more than an end
+                    if not (stranger and isinstance(why, encryption.SilentEnd)):  # what was said tells more than an end
                         last = stranger = str(why)
                     strangers += 1
                 except TransportError as why:
@@ -243,7 +243,7 @@ class Meet:
         )
 
     def nobody(self, addresses: list[Address]) -> str:
-        """What did not happen, for an error's text."""
+        """The failure to meet, for an error's text."""
         return f"rank 0 of job {self.who.job!r} was not found"
 
     def through(self) -> str:
@@ -251,7 +251,7 @@ class Meet:
         return ""
 
     def hint(self, addresses: Sequence[Address]) -> str:
-        """What to do if rank 0 cannot be reached from another host at any of these; else ""."""
+        """The advice if rank 0 cannot be reached from another host at any of these; else ""."""
         here = [kind != "tcp" or place.startswith(("127.", "localhost", "::1")) for kind, place, *_ in addresses]
         folder = next((os.path.dirname(place) for kind, place, *_ in addresses if kind == "unix"), "")
         if not all(here) or not addresses or (folder and self.told):

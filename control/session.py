@@ -46,12 +46,12 @@ class Session(ABC):
 
     @property
     def gone(self) -> Gone:
-        """Who was lost and who has left, since the ranks met."""
+        """The ranks that were lost and that have left, since the ranks met."""
         return self._member.gone
 
     @property
     def ended(self) -> str:
-        """How the connection to the coordinator ended; "" while it is there."""
+        """The end of the connection to the coordinator, in words; "" while it is there."""
         return self._member.ended
 
     def own(self, owner: Owner) -> None:
@@ -74,7 +74,7 @@ class Session(ABC):
         self.close()
 
     def exchange(self, value: Any, timeout: float, name: str = "") -> list[Any]:
-        """Every rank's `value`, by rank.  All ranks call it, in the same order; the values are JSON.  2 say.
+        """Every rank's `value`, by rank.  All ranks call it, in the same order; the values are JSON.  2 messages.
 
         One with a `name`, which no other has, stands outside of that order.
         """
@@ -157,13 +157,13 @@ class Session(ABC):
 
 
 class LinkSession(Session):
-    """What `join` returns: a session over a control connection.  Rank 0 holds the coordinator too."""
+    """The session that `join` returns: a session over a control connection.  Rank 0 holds the coordinator too."""
 
     def __init__(self, reactor: Reactor, sock: socket.socket, rank: int, size: int, key: bytes | None) -> None:
         super().__init__(rank)
         self.size, self.key, self.reactor = size, key or b"", reactor
         self.job_key = key
-        """What newcomers prove; `key` becomes the session's own."""
+        """Newcomers prove that they have this key; `key` becomes the session's own."""
         self.epoch = 0  # tells this session from others of the job; made of the key in `_admit`
         self.home: str | None = None  # rank 0: where its coordinator listens; its own way there is a pair of sockets
         self._links: Links | None = None

@@ -37,7 +37,7 @@ NO_KEY = "rank 0 has a secret (HOCKET_SECRET) and this rank has none: set the sa
 
 
 class Store(Protocol):
-    """What is asked of a store.
+    """The interface of a store.
 
     A store with `trusted = True` says that whoever reaches it can run code in the job's processes anyway, so rank 0
     does not warn of it.  One with `where` names its address, for errors.
@@ -61,7 +61,7 @@ class Here(NamedTuple):
     """Where rank 0 listens, if this rank is rank 0."""
 
     path: str
-    """Of a Unix socket, for the ranks of its host."""
+    """The path of a Unix socket, for the ranks of its host."""
     host: str
     ports: Sequence[int] | None
 
@@ -104,7 +104,7 @@ class MeetAtStore(Meet):
         return listeners
 
     def addresses(self) -> list[Address]:
-        """What the store says now."""
+        """The addresses that the store has now."""
         try:
             note = json.loads(self.store.get(NOTE) or "{}")
             job, drawn = str(note["job"]), bytes.fromhex(note["key"] or "")

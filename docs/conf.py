@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of `make docs`: the pages as they are, and the reference from the docstrings.
+"""Sphinx's settings for the site of `make docs`: the pages as they are, and the reference from the docstrings.
 
 The source is the repository, not this folder, so that the pages' links to each other and to the code are those that
 GitHub follows too.
@@ -24,7 +24,7 @@ MENU = {
 }
 """By what a reader needs; all pages of docs/."""
 RESULTS = "bench/results/"
-"""How figures came about: the pages link there, and the menu does not."""
+"""The histories of figures: the pages link there, and the menu does not."""
 
 project = "hocket"
 copyright = "the hocket authors"
@@ -72,7 +72,7 @@ def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[st
 
 
 def hidden(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """What the parts of the library call of each other is not for users."""
+    """Calls between the parts of the library are not for users."""
     return True if what == "class" and name not in SHOWN else None
 
 

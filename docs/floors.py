@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "floors.svg"
 HUB = "collectives"
 FLOORS = [
-    ["frameworks", "tools", "bench", "conformance"], ["training", "compression", "observe"], [HUB],
+    ["frameworks", "tools", "lab", "bench", "conformance"], ["training", "compressors", "observe"], [HUB],
     ["algorithms", "transports", "kernels"], ["control"], ["system"],
 ]  # fmt: skip
 ROWS = [
@@ -35,7 +35,7 @@ Spot = tuple[float, float, float, float]
 
 
 def imports(path: Path) -> Iterator[str]:
-    """What a file needs when it runs (not for types alone), as paths: system/cuda/driver."""
+    """The imports of a file when it runs (not for types alone), as paths: system/cuda/driver."""
     text = path.read_text()
     if path.suffix == ".py":
         for node in _running(ast.parse(text)):
@@ -64,6 +64,8 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 def place(path: str) -> str:
     """The box of a file or module: its folder, or its room of the hub.  The public door is the hub's."""
     parts = path.split("/")
+    if parts[0] == "compression":  # the package in compressors/
+        return "compressors"
     if (ROOT / "frameworks" / parts[0]).is_dir():
         return "frameworks"
     if parts[0] in DOOR or parts[0][:1].isupper():  # `from hocket import Communicator`

@@ -74,7 +74,7 @@ def accuracies(path: pathlib.Path) -> None:
 
 
 WORST = 93.5
-"""As LEAST, in the picture of outer loops."""
+"""The least accuracy shown, like LEAST, in the picture of outer loops."""
 
 
 def outer_accuracies(path: pathlib.Path) -> None:
@@ -102,7 +102,7 @@ def outer_accuracies(path: pathlib.Path) -> None:
 
 
 def outer_times(path: pathlib.Path) -> None:
-    """How many times as fast a step is, by `every`, over each link."""
+    """Draw how many times as fast a step is, by `every`, over each link."""
     head, *rows = table("every | bytes", "less.md")
     figure, (axis,) = _figure((5, 3.5), ncols=1)
     every = [number(row[0]) for row in rows]

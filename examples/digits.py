@@ -47,7 +47,7 @@ def predict(model, images):
 
 
 def gradient(model, images, digits):
-    """Of the mean cross-entropy, flat like the model: the chain rule, backwards through `predict`."""
+    """The gradient of the mean cross-entropy, flat like the model: the chain rule, backwards through `predict`."""
     hidden, error = predict(model, images)
     error[np.arange(len(digits)), digits] -= 1
     error /= len(digits)

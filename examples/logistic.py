@@ -22,7 +22,8 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def sums(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of these rows: the Hessian, below it the gradient, below that the loss and how many were labelled rightly."""
+    """Sums over these rows: the Hessian, below it the gradient, below that the loss and how many were labelled rightly.
+    """
     score = rows @ weights
     chance = 1 / (1 + np.exp(-score))
     last = np.zeros((1, FEATURES))

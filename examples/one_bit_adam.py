@@ -17,7 +17,7 @@ STEPS, WARM, RATE, BETA1, BETA2 = 300, 60, 0.01, 0.9, 0.999
 
 
 def gradient(weights: np.ndarray, images: np.ndarray, digits: np.ndarray) -> np.ndarray:
-    """Of the mean cross-entropy."""
+    """The gradient of the mean cross-entropy."""
     scores = np.exp(images @ weights)
     error = scores / scores.sum(1, keepdims=True)
     error[np.arange(len(digits)), digits] -= 1

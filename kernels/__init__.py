@@ -1,1 +1,1 @@
-"""What is done to elements: tables of dtypes, ops and codecs, a digest, and the code that all processors share."""
+"""The arithmetic of elements: tables of dtypes, ops and codecs, a digest, and the code that all processors share."""

@@ -76,7 +76,7 @@ CODECS: tuple[Codec, ...] = (
     Codec("int4", WHOLE, 128, 68, 4, 7),
     Codec("sign", SIGN, 256, 36, 1),
 )
-"""Those that have a name of their own."""
+"""Codecs that have a name of their own."""
 HALVES = {"float16": Codec("fp16", F16, 128, 260, 16), "bfloat16": Codec("bf16", BF16, 64, 128, 16)}
 """The same dtypes as codecs, for calls that encode only in some of their steps; float16, with a scale, for all sums."""
 HALF_NAMES = tuple(codec.name for codec in HALVES.values())

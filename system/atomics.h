@@ -10,7 +10,7 @@ static inline uint32_t hk_relaxed32(const uint32_t *p) { return __atomic_load_n(
 static inline uint64_t hk_relaxed64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 static inline void hk_add32(uint32_t *p, uint32_t v) { __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
 
-/* What was written before is seen by whoever has passed a fence of its own and does not see what it writes after. */
+/* Of two threads that store, fence, load, at least one sees the other's store. */
 static inline void hk_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void hk_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)

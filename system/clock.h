@@ -1,7 +1,7 @@
 /* Two clocks: the system's, and one for a trace that costs a third of it.
  *
  * A traced call reads the time ten times and more, and where the system's clock takes 30 to 60 ns that is a tenth of a
- * short call (python -m hocket.bench.observe.recorder).  hk_clock counts the core's own ticks from its latest reading of
+ * short call (python -m hocket.lab.observe.recorder).  hk_clock counts the core's own ticks from its latest reading of
  * CLOCK_MONOTONIC on, for a millisecond at most, and measures the length of a tick between two such readings.  Its error
  * is some tens of ns, and what the system's clock was slewed by in that millisecond (0.5 us at most).
  * It is used where the kernel itself keeps time by that counter: only there are those of all cores known to agree. */

@@ -1,7 +1,7 @@
 /* Copies of many bytes, where the C library's are slow.
  *
  * glibc copies from some kilobytes on by `rep movsb`.  An AMD EPYC (Zen 3) takes ten times as long for it where
- * (to - from) mod 4096 is from 1 to 31: `python -m hocket.bench.memory.copies`.  From a slot, which begins with a page, to
+ * (to - from) mod 4096 is from 1 to 31: `python -m hocket.lab.memory.copies`.  From a slot, which begins with a page, to
  * a large array of NumPy's, which begins 16 bytes after one, that is each time.  There a loop over vectors copies.
  * Elsewhere `rep movsb` was as fast, or faster.  A Zen 4 copies as fast either way, so all of AMD's are treated alike. */
 #ifndef HK_COPY_H

@@ -7,7 +7,7 @@ import functools
 
 @functools.cache
 def maker() -> str:
-    """Who made it, as it says itself: "GenuineIntel", "AuthenticAMD"; "" if it does not say."""
+    """The maker, by its own word: "GenuineIntel", "AuthenticAMD"; "" if it does not say."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next((line.split(":")[1].strip() for line in file if line.startswith("vendor_id")), "")

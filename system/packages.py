@@ -1,4 +1,4 @@
-"""What other packages declare for hocket: their entry points, and no more work than that takes."""
+"""Declarations of other packages for hocket: their entry points, and no more work than that takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 ALL = b"[hocket."
-"""How the groups of entry points begin that are hocket's."""
+"""The groups of entry points that are hocket's begin so."""
 
 
 def declared(group: str) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Who is a process's parent, and what it does when that dies (prctl(2))."""
+"""A process's parent, and its end when that dies (prctl(2))."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def die_with(parent: int) -> Callable[[], None]:
-    """What a child calls before its exec: when `parent` dies, however it dies, the kernel kills the child."""
+    """A function that a child calls before its exec: when `parent` dies, however it dies, the kernel kills the child.
+    """
     prctl = ctypes.CDLL(None).prctl
 
     def before_exec() -> None:

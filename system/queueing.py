@@ -1,4 +1,4 @@
-"""How the system queues what leaves by an interface (`tc qdisc`), asked of the kernel by netlink."""
+"""The system's queues for what leaves by an interface (`tc qdisc`), asked of the kernel by netlink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long threads of this process were ready to run and had no core: the kernel's schedstat of each thread."""
+"""The time that threads of this process were ready to run and had no core: the kernel's schedstat of each thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RunDelay:
         self._at, self._delays = time.monotonic(), _delays(place)
 
     def share(self) -> float:
-        """Of the thread that waited longest for a core: its waits as a share of that time, 0 to 1."""
+        """The share of the thread that waited longest for a core: its waits as a share of that time, 0 to 1."""
         before, self._delays = self._delays, _delays(self._place)
         begin, self._at = self._at, time.monotonic()
         waited = (ns - before.get(thread, ns) for thread, ns in self._delays.items())

@@ -121,7 +121,7 @@ cdef class Tls:
             hk_tls_close(&self.tls)
 
     def renew_after(self, uint64_t nbytes):
-        """How many bytes are sent under one key."""
+        """Set the number of bytes that are sent under one key."""
         self.tls.renew = nbytes
 
     def shake(self):
@@ -183,7 +183,8 @@ cdef class Tls:
         raise self.failure(<int>n)
 
     def write(self, data):
-        """How many bytes of `data` have been sent, at least one.  BlockingIOError: the same data must come again."""
+        """Send; the number of bytes of `data` that have been sent, at least one.  BlockingIOError: the same data must
+        come again."""
         cdef bytes piece
         cdef int rc
         if not self.unsettled:

@@ -88,7 +88,7 @@ enum {
 };
 
 /* Two ranks that start on one core stay there for a while, although another core is idle (2 of 20 jobs, by
- * `python -m hocket.bench.starting.cores`): each yields to the other, so neither looks overloaded to the kernel.  So a rank that
+ * `python -m hocket.lab.starting.cores`): each yields to the other, so neither looks overloaded to the kernel.  So a rank that
  * yields in vain moves to the core that is its own for an instant, and may run anywhere after that. */
 static inline void hk_go_home(hk_ladder *l, uint64_t now) {
     enum { BITS = 8 * sizeof(long) };

@@ -1,4 +1,4 @@
-"""What every test may rely on, however the test run itself was started."""
+"""The settings that every test may rely on, however the test run itself was started."""
 
 import gc
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.running.record import function
 from support.warm import popen
 
 pytest_plugins = ["support.running.plugin"]
@@ -21,12 +22,23 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["HOCKET_TUNING"] = "off"
 
 
-def pytest_collection_finish() -> None:
-    """What is there now stays: collecting garbage need not look through torch and five thousand tests each time.
+# Benches' own tests that start processes are for `make test-more`, but for these.
+KEPT = {"test_two_ranks", "test_bad_arguments_are_named", "test_legends_lie_beside_the_curves"}
 
-    Ranks import from where their programs are, unlike this process (Makefile).
-    """
-    os.environ.pop("PYTHONSAFEPATH", None)
+
+@pytest.hookimpl(tryfirst=True)  # before marks select
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lines = config.pluginmanager.get_plugin("record").lines
+    for item in items:
+        name = function(item.nodeid)
+        if not name.startswith(("tests/bench/", "tests/lab/")) or name.rpartition(":")[2] in KEPT or name not in lines:
+            continue
+        if lines[name].starts or lines[name].cpu > 1:
+            item.add_marker("more")
+
+
+def pytest_collection_finish() -> None:
+    """Freeze what is there now: collecting garbage need not look through torch and five thousand tests each time."""
     popen.install()
     gc.collect()
     gc.freeze()

@@ -106,7 +106,7 @@ def test_every_promise_has_its_test() -> None:
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.md"))
-"""How the pages' figures came about: beside the site."""
+"""Histories of the pages' figures: beside the site."""
 NOT_VARIABLES = r"HOCKET_\w*_(?:H|CUH)"
 """The include guards."""
 
@@ -117,7 +117,7 @@ def prose(page: pathlib.Path) -> str:
 
 
 def anchors(page: pathlib.Path) -> set[str]:
-    """Those of its headings, as GitHub and the site make them."""
+    """The anchors of its headings, as GitHub and the site make them."""
     titles = re.findall(r"^#+ +(.+?) *$", prose(page), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -141,7 +141,7 @@ def test_every_page_is_linked_from_readme() -> None:
 
 @each("page", PAGES)
 def test_examples_are_python(page: pathlib.Path) -> None:
-    """Those that cannot run here (CuPy's) at least compile; others of this file and test_readme.py run."""
+    """Examples that cannot run here (CuPy's) at least compile; others of this file and test_readme.py run."""
     for source in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M):
         compile(source, page.name, "exec")
 
@@ -166,6 +166,23 @@ def test_every_variable_is_on_its_page() -> None:
     assert set(re.findall(r"`(HOCKET_[A-Z_]+)`", page)) == read
     rows = re.findall(r"^\| `(HOCKET_\w+)` \| ", page.partition("## Set by hocket run")[0], re.M)
     assert rows == [each.name for each in VARIABLES]
+
+
+def test_each_command_is_a_program() -> None:
+    """`python -m hocket...`: the module is there and does something when it is run."""
+    folders = [ROOT, ROOT / "docs", ROOT / "bench" / "results"]
+    pages = [ROOT / "Makefile", *(page for folder in folders for page in folder.glob("*.md"))]
+    names = {name for page in pages for name in re.findall(r"-m (hocket[\w.]*\w)", page.read_text())}
+    names.remove("hocket.lab.NAME")
+    assert len(names) > 50 and not [name for name in sorted(names) if not is_program(name)]
+
+
+def is_program(name: str) -> bool:
+    path = ROOT / "src" / name.replace(".", "/")
+    if path.is_dir():
+        return (path / "__main__.py").exists()
+    file = path.with_suffix(".py")
+    return file.exists() and 'if __name__ == "__main__"' in file.read_text()
 
 
 @pytest.mark.more
@@ -212,8 +229,8 @@ def test_there_are_five_traces() -> None:
 
 
 def test_every_room_is_on_the_page() -> None:
-    tops = ("system", "control", "algorithms", "transports", "kernels", "collectives", "tools", "bench", "conformance",
-            "compression", "observe", "training")
+    tops = ("system", "control", "algorithms", "transports", "kernels", "collectives", "tools", "bench", "lab",
+            "conformance", "compressors", "observe", "training")
     found = {init.parent.relative_to(ROOT) for top in tops for init in (ROOT / top).rglob("__init__.py")}
     rooms = {f"{room}/" for room in found if len(room.parts) > 1}
     page = ARCHITECTURE.read_text()

@@ -1,4 +1,4 @@
-"""What users read when something fails: no words that have to be read twice, and a page that quotes it."""
+"""Texts that users read when something fails: no words that have to be read twice, and a page that quotes it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from support.statements import statements
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (
-    "algorithms", "bench", "collectives", "compression", "conformance", "control", "frameworks", "kernels", "observe",
-    "src/hocket", "system", "tools", "training", "transports",
+    "algorithms", "bench", "collectives", "compressors", "conformance", "control", "frameworks", "kernels", "lab",
+    "observe", "src/hocket", "system", "tools", "training", "transports",
 )  # fmt: skip
 TWICE = {
     r"\bis none\b|\bnone of\b|\bfor none\b": "None is a value of Python: say \"is unknown\", \"is not one of\"",
@@ -25,7 +25,7 @@ IN_CYTHON = re.compile(r"Error\(\s*((?:f?\"(?:[^\"\\]|\\.)*\"\s*)+)")
 
 
 def texts(path: Path) -> Iterator[str]:
-    """What is given to the exceptions that a file raises, with holes where values come."""
+    """Texts of the exceptions that a file raises, with holes where values come."""
     source = path.read_text()
     if path.suffix == ".pyx":
         yield from (found.group(1) for found in IN_CYTHON.finditer(source))

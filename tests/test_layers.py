@@ -1,11 +1,12 @@
 """The floors: whoever stands on one imports what lies below it, and nothing beside or above.
 
     examples, tests
+    lab                                     programs of a checkout that measure all below
     bench  tools                            measure the library, and know its inside
     conformance                             judges it, and knows its inside; has the jobs and hosts of what measures
     frameworks                              stand on the public door alone: PUBLIC
-    training                                so does this, on compression
-    compression  observe                    and these; observe replays with algorithms
+    training                                so does this, on compressors
+    compressors  observe                    and these; observe replays with algorithms
     collectives                             what the calls mean, and the engine that runs them
     algorithms   transports   kernels       leaves: never import each other
     control                                 how ranks find, trust and hear each other
@@ -40,11 +41,12 @@ MAY: dict[str, set[str]] = {
     "transports": {"transports", "control", "system"},
     "collectives": LIBRARY,
     "tools": {*LIBRARY, "tools", "bench", "observe"},
-    "compression": {"compression"},
+    "compressors": {"compression"},
     "training": {"training", "compression"},
     "observe": {"observe", "algorithms"},
     "conformance": {*LIBRARY, "tools", "conformance", "compression", "training"},
-    "bench": {*LIBRARY, "tools", "bench", "conformance", "compression", "observe", "training"},
+    "bench": {*LIBRARY, "bench", "conformance", "compression"},
+    "lab": {*LIBRARY, "tools", "bench", "lab", "conformance", "compression", "observe", "training"},
     "frameworks/torch": {"torch", "compression", "training"},
     "frameworks/horovod": {"horovod", "compression", "torch", "training"},
     "frameworks/ray": {"ray"},
@@ -55,25 +57,27 @@ MAY: dict[str, set[str]] = {
     "frameworks/xgboost": {"xgboost"},
     "frameworks/flower": {"flower", "compression"},
 }
-"""What each folder may import of hocket's folders."""
-ABOVE = [each for each in MAY if each in ("compression", "observe", "training") or each.startswith("frameworks/")]
-"""What stands on the public door alone."""
+"""Each folder may import these of hocket's packages."""
+PACKAGES = {folder: folder.rpartition("/")[2] for folder in MAY} | {"compressors": "compression"}
+"""Each folder's name in `import hocket.X`: CPython 3.14 has a `compression` of its own."""
+ABOVE = [each for each in MAY if each in ("compressors", "observe", "training") or each.startswith("frameworks/")]
+"""Folders that stand on the public door alone."""
 EXCEPTIONS = {
     "collectives/communicator/observing.py": "observe",  # comm.trace makes a file of records: loaded when it is called
     "frameworks/torch/calls/quick.pyx": "collectives",  # the table of calls made before, in Cython
-    "bench/frameworks/torch_backend.py": "torch",  # the benchmarks of it
-    "bench/frameworks/shared_cores.py": "torch",
+    "bench/shared_cores.py": "torch",  # the benchmarks of it
+    "lab/frameworks/torch_backend.py": "torch",
     "conformance/gpu_check/torch/group.py": "torch",
     "conformance/gpu_check/torch/training.py": "torch",
-    "bench/compression/ddp.py": "torch",
-    "bench/outer/characters.py": "torch",
-    "bench/outer/peers/ways.py": "torch",
-    "bench/large/beside_torch.py": "torch",
-    "bench/overlap/training.py": "torch",
-    "bench/rivals/horovod.py": "horovod",
-    "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them
-    "bench/frameworks/lightgbm_training.py": "lightgbm",
-    "bench/frameworks/ray_groups.py": "ray",
+    "lab/compression/ddp.py": "torch",
+    "lab/outer/characters.py": "torch",
+    "lab/outer/peers/ways.py": "torch",
+    "lab/large/beside_torch.py": "torch",
+    "lab/overlap/training.py": "torch",
+    "lab/rivals/horovod.py": "horovod",
+    "lab/frameworks/jax_calls.py": "jax",  # the benchmarks of them
+    "lab/frameworks/lightgbm_training.py": "lightgbm",
+    "lab/frameworks/ray_groups.py": "ray",
 }
 FORBIDDEN = {
     "algorithms": ("numpy", "torch"),  # they never see a byte
@@ -137,7 +141,7 @@ def loaded(call: ast.Call) -> list[str]:
 def wrong(folder: str, path: Path) -> list[str]:
     """The imports of a file that its floor does not allow."""
     allowed = MAY[folder] | {EXCEPTIONS.get(str(path.relative_to(ROOT)), "")}
-    folders = {part.rpartition("/")[2] for part in MAY}
+    folders = set(PACKAGES.values())
     known = folders - allowed | (set() if folder not in LIBRARY else PUBLIC - FLOOR)
     found = []
     for name in imported(path):
@@ -195,7 +199,7 @@ def test_every_room_is_seen() -> None:
         ("collectives/job/world.py", "import importlib; importlib.import_module('hocket.observe.session')\n"),
         ("collectives/engine/run.pxd", 'cdef extern from "bench/any.h":\n    pass\n'),
         ("collectives/job/place.py", "from hocket import hosting\n"),
-        ("compression/step.py", "from hocket.kernels.codecs import Codec\n"),
+        ("compressors/step.py", "from hocket.kernels.codecs import Codec\n"),
         ("training/__init__.py", "import torch\n"),
         ("training/__init__.py", "from hocket.observe import clocks\n"),
         ("frameworks/ray/store.py", "from hocket import dtypes\n"),
@@ -222,9 +226,9 @@ def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeyp
         ("frameworks/horovod/stall.py", "found = comms()[0].ending"),
         ("frameworks/horovod/job.py", "job.world.config, job.rank"),
         ("frameworks/xgboost/workers.py", "comm.session.lost"),
-        ("compression/dense.py", "comm.messenger.share_among"),
-        ("compression/dense.py", "comm.planner.plan"),
-        ("compression/dense.py", "work._queued.status"),
+        ("compressors/dense.py", "comm.messenger.share_among"),
+        ("compressors/dense.py", "comm.planner.plan"),
+        ("compressors/dense.py", "work._queued.status"),
         ("frameworks/ray/launch.py", "hocket.collectives.default"),
         ("frameworks/jax/handler.pyx", "x = comm.shortcut  # the table"),
         ("frameworks/torch/calls/quick.pyx", "x = self.comm.runner"),

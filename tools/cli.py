@@ -25,7 +25,7 @@ COMMANDS = {
 
 
 ENDED_BY_PIPE = 141
-"""What a shell says of a program that SIGPIPE ended."""
+"""A shell's exit code of a program that SIGPIPE ended."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

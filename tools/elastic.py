@@ -26,7 +26,7 @@ def secret(options: argparse.Namespace) -> str | None:
 
 
 def restarts(options: argparse.Namespace) -> int:
-    """How many processes that died are started again."""
+    """The number of processes that died and are started again."""
     if options.restarts is not None:
         return int(options.restarts)
     return RESTARTS if options.least or options.most else 0

@@ -28,7 +28,7 @@ class Hosts:
             os.mkdir(os.path.join(directory, folder))
 
     def command(self, rank: int, words: list[str]) -> list[str]:
-        """What starts these words on its host, where no Unix socket of another host is seen."""
+        """The command that starts these words on its host, where no Unix socket of another host is seen."""
         from hocket.system.namespaces.hosts import on
 
         host = self._on[rank]
@@ -36,7 +36,7 @@ class Hosts:
         return [*on(name, os.path.join(self._directory, name), f"host{host}"), *words]
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What is other there."""
+        """Variables that differ there."""
         host = self._on[rank]
         local, number = str(self._on.count(host)), str(rank - self._on.index(host))
         return {

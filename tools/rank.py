@@ -56,7 +56,7 @@ class Rank:
 
 
 def common(ranks: int, piped: bool = True) -> dict[str, str]:
-    """What all ranks find in their environment at their start."""
+    """The environment that all ranks have in common at their start."""
     env = {name: value for name, value in os.environ.items() if name != "HOCKET_SECRET_FILE"}
     if piped:  # into a pipe, Python would show nothing for a long time; to a terminal it writes line by line
         env.setdefault("PYTHONUNBUFFERED", "1")
@@ -68,7 +68,7 @@ def common(ranks: int, piped: bool = True) -> dict[str, str]:
 def environment(
     number: int, ranks: int, meeting: str, secret: str, master: tuple[str, int], words: str
 ) -> dict[str, str]:
-    """What rank `number` alone finds there.  `meeting`: where the ranks meet; `words`: the file for its last words.
+    """The variables of rank `number` alone.  `meeting`: where the ranks meet; `words`: the file for its last words.
 
     `master`: a host and a port of this machine, for the programs of others.
     """

@@ -39,7 +39,7 @@ def place() -> Iterator[str]:
 
 
 def of_this_host() -> str:
-    """How the names begin, until a reboot: hosts that share a folder may not see each other's locks."""
+    """The beginning of the names, until a reboot: hosts that share a folder may not see each other's locks."""
     return f"{PREFIX}{hashlib.sha256(boot_id().encode()).hexdigest()[:6]}-"
 
 

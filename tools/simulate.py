@@ -120,7 +120,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _title(options: argparse.Namespace, rows: Sequence[Prediction]) -> str:
-    """Of the picture: what all rows have in common."""
+    """The title of the picture: what all rows have in common."""
     lengths, sizes = {int(row.nbytes) for row in rows}, {row.size for row in rows}
     of = f" of {human(*lengths)}" if len(lengths) == 1 else ""
     ranks = f"{min(sizes)} ranks " if len(sizes) == 1 else ""
@@ -177,7 +177,7 @@ def algbw(row: Prediction) -> float:
 
 
 def record(row: Prediction) -> dict[str, Any]:
-    """As JSON; names as in `hocket bench --json`."""
+    """The row as JSON; names as in `hocket bench --json`."""
     return {
         "collective": row.collective, "algorithm": row.algorithm, "ranks": row.size, "bytes": row.nbytes,
         "time_us": row.seconds * 1e6, "algbw_gbs": algbw(row), "busbw_gbs": busbw(row), "messages": row.messages,

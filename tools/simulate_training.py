@@ -23,7 +23,7 @@ from hocket.transports.base import Traits
 
 EVERY = (1, 4, 16, 64, 256, 500)
 FRAGMENTS, ENOUGH = 4, 0.1
-"""Of streaming DiLoCo; and what part of a step's computation its communication may take where it pays."""
+"""Fragments of streaming DiLoCo; and the part of a step's computation that communication may take where it pays."""
 CHUNK, CHOSEN = 4096, 41
 """SparseLoCo's: of each chunk 1 %, by index and two bits, beside two floats (hocket.compression.TwoBits)."""
 SPARSE = (8 + 2.25 * CHOSEN) / CHUNK

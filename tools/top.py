@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from hocket.collectives.recording.processes import Found, recorders, without_one
+from hocket.collectives.recording.processes import Process, recorders, without_one
 from hocket.collectives.recording.records import SPAN, Kind, Recorded
 from hocket.collectives.recording.standing import (
     Standing,
@@ -42,11 +42,11 @@ class Rank(NamedTuple):
     calls_a_second: float
     bytes_a_second: float
     overflow: str
-    """What its recorder had no room for, in words."""
+    """Things that its recorder had no room for, in words."""
 
 
 class Jobs(NamedTuple):
-    """What there is to show."""
+    """The jobs to show."""
 
     jobs: dict[str, list[Rank]]
     """By the job's id; ranks in order."""
@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
 def look(among: Collection[int] | None = None) -> Jobs:
     """Look at all processes once, or at these."""
     found = recorders(among=among)
-    by_job: dict[str, list[tuple[Recorded, Found]]] = {}
+    by_job: dict[str, list[tuple[Recorded, Process]]] = {}
     for process in found:
         for part in process.parts:
             by_job.setdefault(part.facts.job, []).append((part, process))
@@ -122,7 +122,7 @@ def look(among: Collection[int] | None = None) -> Jobs:
     return Jobs(rows, held, without_one(found) if among is None else [], around)
 
 
-def _row(part: Recorded, process: Found) -> Rank:
+def _row(part: Recorded, process: Process) -> Rank:
     marks: dict[str, int] = {}
     calls, nbytes, first, last = 0, 0, 0, 0
     for ring in part.rings:

@@ -35,7 +35,7 @@ COLUMNS = ("collective", "bytes", "chosen", "us", "why", "best", "us", "chosen /
 LOOK = 0.5
 """Seconds for which it looks how busy the machine is, before it measures."""
 TRIES = 3
-"""How often it measures, as long as the machine is busy."""
+"""The number of measurements, as long as the machine is busy."""
 NEAR = 1.1
 """A choice is good if it takes at most so many times the best algorithm's time."""
 
@@ -121,7 +121,7 @@ def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequen
 def _measured(
     comm: hocket.Communicator, collectives: Sequence[str], sizes: Sequence[int], options: argparse.Namespace
 ) -> tuple[Tuning, str]:
-    """What was measured, and how that was disturbed each time ("": it was not); rank 0 tells."""
+    """The measurement, and how it was disturbed each time ("": it was not); rank 0 tells."""
     for left in (0,) if options.busy else reversed(range(TRIES)):
         found, disturbed = measure.measured(comm, collectives, sizes, options.seconds)
         if not disturbed:
@@ -146,7 +146,7 @@ def _quiet(comm: hocket.Communicator) -> None:
 
 
 def _kept(path: str) -> Tuning:
-    """What the file holds; nothing if it is spoilt, as it is about to be written anew."""
+    """The content of the file; nothing if it is spoilt, as it is about to be written anew."""
     try:
         return cache.load(path)
     except ArgumentError as why:

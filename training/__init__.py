@@ -1,4 +1,4 @@
-"""How ranks train together: when gradients are sent, how often ranks talk, who takes part, which part a rank has.
+"""Training of ranks together: when gradients are sent, how often ranks talk, who takes part, which part a rank has.
 
 Stands on hocket's public calls and on `hocket.compression`; knows NumPy, and no framework.  Each noun is one class, and
 each method is a rule for it, in a file of its own.  Users import the names from here.

@@ -49,7 +49,7 @@ class Flat:
         self.dtype = self.widest()
 
     def taken(self, name: str, array: Any) -> Any:
-        """What is kept for an array: memory that `read` and `write` know."""
+        """The array that is kept for an array: memory that `read` and `write` know."""
         unmasked(array, f"parameter {name!r}")
         if hasattr(array, "detach"):
             try:

@@ -19,7 +19,7 @@ CHUNK = 1 << 14
 
 
 class Optimizer(Protocol):
-    """What `Sharded` steps with."""
+    """The interface of an optimizer that `Sharded` steps with."""
 
     slots: tuple[str, ...]
     """Names of its vectors, which are zeros at first."""
@@ -29,7 +29,7 @@ class Optimizer(Protocol):
 
 
 class SGD:
-    """As torch's: m = momentum m + g; x -= lr m, or with `nesterov` lr (g + momentum m).
+    """Stochastic gradient descent like torch's: m = momentum m + g; x -= lr m, or with `nesterov` lr (g + momentum m).
 
     Memory: a vector of momentum, if that is not 0.
     """
@@ -76,7 +76,7 @@ class Adagrad:
 
 
 class Adam:
-    """As torch's Adam, and AdamW with `decay`: x -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps).
+    """Adam like torch's, and AdamW with `decay`: x -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps).
 
     Kingma and Ba, arXiv 1412.6980; decay that is decoupled: Loshchilov and Hutter, arXiv 1711.05101.  Memory: two
     vectors.

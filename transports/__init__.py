@@ -1,1 +1,1 @@
-"""How bytes reach a peer: one folder for each way; channel.h and base.py say what all have in common."""
+"""Ways of bytes to a peer: one folder for each way; channel.h and base.py say what all have in common."""

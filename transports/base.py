@@ -1,4 +1,4 @@
-"""What a transport is, for Python: the cold half of channel.h.
+"""A transport, for Python: the cold half of channel.h.
 
 A transport finds out which peers it reaches and opens *channels* to them: one ordered channel to and
 one from each member of a communicator.  Everything here happens once per process or per communicator; the bytes
@@ -21,7 +21,8 @@ from hocket.control.reactor import Reactor
 
 
 class Traits(NamedTuple):
-    """What the engine may rely on in a transport's channels.  The values here are those of a byte stream (TCP)."""
+    """Traits of a transport's channels that the engine may rely on.  The values here are those of a byte stream (TCP).
+    """
 
     local: bool = False
     """Are channels memory?  Then one is opened without an answer from the peer, and a reached peer is on this host."""
@@ -37,7 +38,7 @@ class Traits(NamedTuple):
     eager: int = 4096
     """Bytes of one message that a channel surely buffers; here well below any socket's buffers."""
     far: int = 245760
-    """As `segment`, between hosts, if that is more.  A step of a pipeline waits for the way's latency: with 61440 bytes
+    """The `segment` between hosts, if that is more.  A step of a pipeline waits for the way's latency: with 61440 bytes
     a double binary tree of 4 ranks takes 33 ms on 10 Gbit/s with 50 us, and 910 ms on 1 Gbit/s with 5 ms; with 4 times
     as many 30 and 420 (16 MB, simulate.py)."""
 
@@ -49,7 +50,7 @@ class Traits(NamedTuple):
 
 @dataclass
 class Context:
-    """What a process knows of itself when its transports are made."""
+    """A process's knowledge of itself when its transports are made."""
 
     rank: int
     size: int
@@ -75,7 +76,7 @@ class Context:
     """Must what leaves the host be encrypted?  Transports that do not do it are not made then."""
 
     def hello(self, purpose: str, rank: int) -> Hello:
-        """What this process says to `rank`'s listener; `purpose`: at most 16 bytes."""
+        """The hello of this process to `rank`'s listener; `purpose`: at most 16 bytes."""
         return Hello(self.rank, purpose, self.job, self.epoch, rank)
 
     def listen(self, address: BindAddress, on_peer: Callable[[Connection, Hello], object]) -> Listener:
@@ -122,7 +123,8 @@ class Channels(Protocol):
     """
 
     def offer(self) -> Any:
-        """What the peers need to open their side (JSON); None, on all ranks, if nothing.  Called once, first."""
+        """The offer that the peers need to open their side (JSON); None, on all ranks, if nothing.  Called once, first.
+        """
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
         """Channels (to, from) member `peer`, as PyCapsules HK_CAPSULE: once for a peer, when a call first needs it.
@@ -161,7 +163,7 @@ class Transport(Protocol):
         """None, or why this machine cannot do it at all.  Cheap: nothing is opened."""
 
     def offer(self) -> Any:
-        """What a peer needs to reach this rank (JSON); all ranks' offers are exchanged before `reach`.
+        """The offer that a peer needs to reach this rank (JSON); all ranks' offers are exchanged before `reach`.
 
         Both are called by all ranks at the same time, and may be called again, when more ranks take part.
         """

@@ -102,7 +102,7 @@ struct hk_channel {
 };
 
 /* For who receives from any channel (the engine, or a channel that stands on another): up to `room` bytes of the message
- * that has begun, of which `left` are left: `room` is not more, nor 0.  The last ones close it.  Returns how many, never
+ * that has begun, of which `left` are left: 1 <= room <= left.  The last ones close it.  Returns how many, never
  * 0, or HK_AGAIN ... */
 static inline long hk_receive_copied(hk_channel *ch, const hk_call *call, void *to, size_t room, uint64_t left) {
     hk_view v;

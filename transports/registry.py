@@ -21,7 +21,7 @@ cuda_ipc and pinned are no choice of a job's: the GPUs of a host use them where 
 """
 
 GROUP = "hocket.transports"
-"""Of entry points."""
+"""The group of entry points."""
 
 Loader = Callable[[], Any]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.algorithms.drawing.part import spans
+from hocket.algorithms.drawing.excerpt import spans
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm, get
 from hocket.algorithms.language.schedule import Copy, Recv, Send, Step, ids

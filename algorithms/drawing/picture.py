@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hocket.algorithms.drawing.part import GAP, HEIGHT, LEFT, Part, part, spans
+from hocket.algorithms.drawing.excerpt import GAP, HEIGHT, LEFT, Excerpt, excerpt, spans
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.schedule import Copy, Recv, Send, Step, ids
@@ -68,7 +68,7 @@ def paint(title: str, summary: str, algorithm: Algorithm, programs: Sequence[Seq
     """Place everything; the algorithm must be a correct one."""
     size, chunks = len(programs), algorithm.chunks(len(programs))
     contract = CONTRACTS[algorithm.collective]
-    drawn = part(programs, root, chunks)
+    drawn = excerpt(programs, root, chunks)
     width = max(drawn.width + 20, 7 * max(len(title), len(summary), len(drawn.note)) + 40)
     shapes: list[Rect | Arrow | Text] = [Rect(0, 0, width, drawn.height, "#ffffff")]
     shapes += [Text(20, 26, title, 16, "start"), Text(20, 46, summary, 12, "start", GREY)]
@@ -91,7 +91,7 @@ def paint(title: str, summary: str, algorithm: Algorithm, programs: Sequence[Seq
     return Picture(width, drawn.height, shapes)
 
 
-def _strips(drawn: Part, held: list[dict[int, Value]], state: int, full: int) -> list[Rect | Arrow | Text]:
+def _strips(drawn: Excerpt, held: list[dict[int, Value]], state: int, full: int) -> list[Rect | Arrow | Text]:
     shapes: list[Rect | Arrow | Text] = []
     cell, x = drawn.strip / len(drawn.chunks), drawn.x(state)
     for lane, rank in enumerate(drawn.ranks):
@@ -104,7 +104,7 @@ def _strips(drawn: Part, held: list[dict[int, Value]], state: int, full: int) ->
     return shapes
 
 
-def _arrows(drawn: Part, programs: Sequence[Sequence[Step]], t: int) -> Iterator[Rect | Arrow | Text]:
+def _arrows(drawn: Excerpt, programs: Sequence[Sequence[Step]], t: int) -> Iterator[Rect | Arrow | Text]:
     """The messages of a step, each with its label on a white ground; those from or to the other ranks are one."""
     left, right = drawn.x(t) + drawn.strip + 3, drawn.x(t + 1) - 3
     alike: dict[tuple[object, ...], list[Message]] = defaultdict(list)
@@ -139,7 +139,7 @@ def _messages(programs: Sequence[Sequence[Step]], t: int) -> Iterator[Message]:
                 yield Message(rank, op.peer, tuple(ids(op.chunks)), adds[rank, op.peer].pop(0))
 
 
-def _copies(drawn: Part, programs: Sequence[Sequence[Step]], t: int) -> Iterator[Text]:
+def _copies(drawn: Excerpt, programs: Sequence[Sequence[Step]], t: int) -> Iterator[Text]:
     middle = drawn.x(t) + drawn.strip + GAP / 2
     for lane, rank in enumerate(drawn.ranks):
         for op in programs[rank][t]:
@@ -148,6 +148,6 @@ def _copies(drawn: Part, programs: Sequence[Sequence[Step]], t: int) -> Iterator
 
 
 def _label(chunks: Sequence[int]) -> str:
-    """Of a message: its chunks, or how many they are."""
+    """The text on a message: its chunks, or how many they are."""
     text = spans(chunks)
     return text if len(text) <= LABEL else f"{len(chunks)} chunks"

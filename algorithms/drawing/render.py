@@ -82,7 +82,7 @@ def png(picture: Picture, path: str | os.PathLike[str]) -> None:
 
 
 def _boxes(collections: Any, rects: Sequence[Rect], order: int) -> Any:
-    """As one collection: there are thousands, and each by itself would take longer than all together."""
+    """Draw all boxes as one collection: there are thousands, and each by itself would take longer than all together."""
     corners = [
         [(r.x, r.y), (r.x + r.width, r.y), (r.x + r.width, r.y + r.height), (r.x, r.y + r.height)] for r in rects
     ]

@@ -1,1 +1,1 @@
-"""What a schedule is, what each collective promises, the catalogue."""
+"""Schedules, the promises of each collective, and the catalogue."""

@@ -1,8 +1,8 @@
-"""What each collective promises, as data: who brings what, and what must stand where at the end.
+"""The promise of each collective, as data: who brings what, and what must stand where at the end.
 
 A contribution is a rank's own input for a chunk.  `wants` names contributions by rank, always in rank
 order: that is what a chunk must hold, each exactly once.  Verification, lowering, the choice of algorithms and
-the calls read this table; nothing else in the library says what a collective means.
+the calls read this table.
 """
 
 from __future__ import annotations
@@ -138,5 +138,5 @@ def reduces(collective: str) -> bool:
 
 
 def block_count(contract: Contract, size: int) -> int:
-    """How many chunks a blocks collective has: size, or size*size for alltoall."""
+    """The number of chunks of a blocks collective: size, or size*size for alltoall."""
     return size * size if contract.collective == "alltoall" else size

@@ -1,4 +1,4 @@
-"""What an algorithm costs on paper: a walk with clocks instead of symbols (Hockney's alpha-beta, with gamma).
+"""The cost of an algorithm on paper: a walk with clocks instead of symbols (Hockney's alpha-beta, with gamma).
 
 A rank has one port out and one port in, both usable at once.  A message costs its sender alpha + bytes*beta,
 one after the other in the order written; it has arrived when the receiver's port has had it for bytes*beta.

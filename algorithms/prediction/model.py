@@ -1,4 +1,4 @@
-"""What a call costs: counts that a schedule fixes, times prices that a machine has.
+"""The cost of a call: counts that a schedule fixes, times prices that a machine has.
 
 Over a transport a rank pays sigma for each step (to notice that it has come), alpha for each message, beta for each
 byte written or read, a further beta for each byte that no cache holds any more, and gamma for each byte reduced (the
@@ -20,16 +20,16 @@ PRICES = (
     "a call", "a step inside", "a message inside", "a byte inside", "a far byte inside",
     "a step across", "a message across", "a byte across", "a reduced byte",
 )  # fmt: skip
-"""What there is a price for: inside a host, across hosts, and for arithmetic."""
+"""Each has a price: inside a host, across hosts, and for arithmetic."""
 FAR = 1 << 20
 """Bytes of a vector beyond which the caches of one core do not hold it."""
 ROUNDS = 400
-"""Of the fit: coordinate descent on nine prices has long settled by then."""
+"""Rounds of the fit: coordinate descent on nine prices has long settled by then."""
 
 
 @dataclass
 class _Tally:
-    """What one rank does in a whole schedule, in messages and chunks."""
+    """The work of one rank in a whole schedule, in messages and chunks."""
 
     steps: list[int] = field(default_factory=lambda: [0, 0])
     """Steps with a message inside the host, and across."""
@@ -41,7 +41,7 @@ class _Tally:
 def counts(
     algorithm: Algorithm, groups: Sequence[Sequence[int]], cores: int, nbytes: float, segment: int
 ) -> tuple[float, ...]:
-    """How many of each of PRICES one call of `nbytes` takes.
+    """Count each of PRICES in one call of `nbytes`.
 
     `groups`: the ranks of each host; `cores` of a host; `segment`: bytes of a pipelined chunk in flight (queue.py).
     """
@@ -71,7 +71,7 @@ def counts(
 
 @lru_cache(maxsize=256)
 def _tallies(algorithm: Algorithm, groups: tuple[tuple[int, ...], ...]) -> list[_Tally]:
-    """What each rank does; of ranks that do the same, only what one does."""
+    """The work of each rank; of ranks that do the same, only one's."""
     size = sum(map(len, groups))
     home = {rank: i for i, group in enumerate(groups) for rank in group}
     tallies = [_Tally() for _ in range(algorithm.period(size) if len(groups) in (1, size) else size)]

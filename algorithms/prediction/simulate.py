@@ -1,4 +1,4 @@
-"""How long a collective takes on a topology: an event simulation over the schedules that the engine runs.
+"""The time of a collective on a topology: an event simulation over the schedules that the engine runs.
 
 A rank runs its steps as the engine does.  Its CPU prepares the sends of a step (`overhead` each); then their bytes
 are on the way, all messages to one peer as one stream, sharing ports fairly with everybody else's.  A send is done
@@ -51,13 +51,13 @@ class Prediction:
     seconds: float
     """Until the last rank is done."""
     messages: int
-    """Of all ranks."""
+    """All ranks' together."""
     sent: float
     """Bytes sent by the rank that sends most."""
     busiest: str
     """The port in use for most of the time; of several in the same situation, the first."""
     share: float
-    """What part of the time it would be in use at full rate."""
+    """The part of the time in which it would be in use at full rate."""
     segments: int
     simulated: int
     """Ranks looked at; the others do the same."""

@@ -44,7 +44,7 @@ class Topology:
 
     link: Link
     ranks: int = 1
-    """Of a host."""
+    """Ranks on each host."""
     hosts: int = 0
     """In all, or of a rack; 0: as many as are asked for."""
     racks: int = 0
@@ -99,7 +99,7 @@ class Topology:
 
     @property
     def assumed(self) -> str:
-        """What was not given, in the words of the text; "": nothing."""
+        """Settings that were not given, in the words of the text; "": nothing."""
         assumptions = []
         if self.overhead is None:
             ways = [self.link, *([self.inside] if self.inside else [])]
@@ -110,7 +110,8 @@ class Topology:
         return ", ".join(assumptions)
 
     def ports(self, source: int, target: int, period: int) -> tuple[Port, ...]:
-        """What a transfer from rank to rank passes; ranks that are `period` apart are taken for the same one."""
+        """The ports that a transfer from rank to rank passes; ranks that are `period` apart are taken for the same one.
+        """
         a, b = source // self.ranks, target // self.ranks
         source, near = source % period, target - source + source % period
         if a == b and self.inside is not None:

@@ -43,7 +43,7 @@ def proven(algorithm: Algorithm, size: int, root: int) -> Algorithm:
 
 
 class _OddError(Exception):
-    """What an algorithm yields is no schedule; the text says why."""
+    """An algorithm yielded no schedule; the text says why."""
 
 
 def _program(algorithm: Algorithm, rank: int, size: int, root: int) -> list[Step]:

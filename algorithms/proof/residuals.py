@@ -15,7 +15,7 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.proof.walk import Value, start, walk
 
 ENOUGH = 16
-"""From 3 ranks on hocket's own algorithms answer alike (its tests say so): so many tell of more."""
+"""Checking this many ranks suffices: from 3 on hocket's own algorithms answer alike (its tests say so)."""
 
 
 def keeps_residuals(algorithm: Algorithm, size: int) -> bool:
@@ -50,7 +50,7 @@ class _Sums:
         """(the sum, its chunk, the rank)"""
 
     def begin(self, t: int, held: list[dict[int, Value]]) -> None:
-        """Nothing: what a rank brings it encodes once."""
+        """Do nothing: a rank's own input is encoded once."""
 
     def rounded(self, total: Value, terms: Sequence[Value], rank: int, t: int) -> Value:
         if t >= self.far and len(terms) > 1:

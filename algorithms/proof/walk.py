@@ -25,7 +25,7 @@ class Encodings(Protocol):
 
 
 class Value(NamedTuple):
-    """What a chunk holds: whose contributions to which chunk, in the order combined, and by which sums."""
+    """The content of a chunk: whose contributions to which chunk, in the order combined, and by which sums."""
 
     chunk: int
     ranks: tuple[int, ...]
@@ -37,7 +37,7 @@ class Value(NamedTuple):
 def start(
     contract: Contract, size: int, root: int, chunks: int, span: int = 0, segments: int = 1
 ) -> list[dict[int, Value]]:
-    """What each rank holds before the first step: its own input."""
+    """The chunks of each rank before the first step: its own input."""
     places = [(k * span + c, c) for k in range(segments) for c in range(chunks)]
     return [
         {place: Value(place, (rank,), rank) for place, c in places if contract.holds(rank, size, root, c)}

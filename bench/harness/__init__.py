@@ -1,1 +1,1 @@
-"""How things are measured, and tables and pictures of it."""
+"""The measuring itself, and tables and pictures of it."""

@@ -36,14 +36,14 @@ def pattern(rank: int, start: int, stop: int, dtype: str) -> Array:
 
 
 def pieces(case: Case, rank: int) -> list[Piece]:
-    """What the collective promises to `rank`; nothing for a rank that gets no result."""
+    """The collective promises these pieces to `rank`; nothing for a rank that gets no result."""
     blocks = case.collective in ("reduce_scatter", "scatter", "gather", "allgather", "alltoall")
     length = case.whole // case.size if blocks else case.whole
     return oracle.pieces(case.collective, case.size, rank, case.root, length)
 
 
 def wrong(case: Case, rank: int, result: Array) -> int:
-    """How many elements of this rank's result are not what they should be."""
+    """Count the elements of this rank's result that are not what they should be."""
     return sum(
         _differing(case, result[at : at + length], [pattern(r, source, source + length, case.dtype) for r in ranks])
         for at, length, ranks, source in (part for piece in pieces(case, rank) for part in _slices(piece))

@@ -1,4 +1,5 @@
-"""What the machine itself can do, for two processes: a cache line there and back, a socket in both directions at once.
+"""The limits of the machine itself, for two processes: a cache line there and back, a socket in both directions at
+once.
 
 The loops are the plainest ones possible, without hocket's transports.  Only `through` drives a channel of hocket's: one
 thread has both its ends; and `fill` and `copy` copy as hocket does.

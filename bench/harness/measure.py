@@ -25,7 +25,8 @@ MOST = 20000  # calls in a block
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure: `seconds` for one library and size, in `blocks`; or exactly `iterations` calls a block."""
+    """The extent of a measurement: `seconds` for one library and size, in `blocks`; or exactly `iterations` calls a
+    block."""
 
     seconds: float = 0.5
     blocks: int = 5
@@ -82,12 +83,12 @@ class _Lenient:
 
 
 def beside_name(name: str) -> str:
-    """What hocket's blocks in a peer's processes are called."""
+    """The name of hocket's blocks in a peer's processes."""
     return f"hocket beside {name}"
 
 
 def line_name(name: str) -> str:
-    """What the times of a cache line before those blocks are called."""
+    """The name of the times of a cache line before those blocks."""
     return f"line beside {name}"
 
 

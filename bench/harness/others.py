@@ -1,4 +1,4 @@
-"""What `make compare` measures besides collectives: tables of other programs, in a section's end."""
+"""Further tables of `make compare`, besides collectives: tables of other programs, in a section's end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 
 OTHERS = {
     "Messages": ["hocket.bench.messages", "PEERS"],
-    "Starting": ["hocket.bench.starting.first_barrier", "PEERS"],
+    "Starting": ["hocket.bench.first_barrier", "PEERS"],
     "Shared cores": [
-        "hocket.bench.frameworks.shared_cores", "--ranks", "4", "--busy", "0,1,2", "--threads", "1",
+        "hocket.bench.shared_cores", "--ranks", "4", "--busy", "0,1,2", "--threads", "1",
         "--transport", "shm,tcp",
     ],
     "Lists of arrays, halos, check_equal": [
-        "hocket", "run", "-n", "2", "--no-prefix", "--", sys.executable, "-m", "hocket.bench.calls.comforts",
+        "hocket", "run", "-n", "2", "--no-prefix", "--", sys.executable, "-m", "hocket.bench.comforts",
     ],
 }  # fmt: skip
 """Title -> what follows `python -m`; PEERS stands for the MPIs at hand."""

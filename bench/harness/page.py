@@ -71,7 +71,7 @@ def nearest(found: Sequence[Result]) -> float:
 
 
 def mark(processor: str) -> str:
-    """What stands before the table of a kind of CPU."""
+    """The line before the table of a kind of CPU."""
     return f"<!-- make compare: {processor} -->"
 
 

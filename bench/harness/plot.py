@@ -114,7 +114,7 @@ def times(path: str, processor: str, found: Sequence[Result]) -> None:
 
 
 def _kind(target: Target) -> tuple[Any, ...]:
-    """What is measured, without the number of bytes and ranks."""
+    """The measurement, without the number of bytes and ranks."""
     return target.collective, target.dtype, target.transport, target.buffers, target.busy
 
 

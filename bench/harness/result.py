@@ -30,7 +30,7 @@ class Result:
     plain: float | None = None
     """Our own time for as many elements of float32, where that is asked for."""
     verdicts: list[str] = field(default_factory=list)
-    """What it falls short of."""
+    """Targets that it misses."""
 
     @property
     def ours(self) -> float:
@@ -116,7 +116,7 @@ def write(path: str, about: dict[str, Any], found: Sequence[Result]) -> None:
 
 
 def read(path: str) -> tuple[dict[str, Any], list[Result]]:
-    """What `write` has left."""
+    """Read the file of `write`."""
     with open(path, encoding="utf-8") as file:
         about = json.load(file)
     return about, [_result(row) for row in about.pop("rows")]

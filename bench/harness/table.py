@@ -36,7 +36,7 @@ class Row:
         return self.algbw * self.case.kind.factor(self.case.size)
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """The row as JSON."""
         case = asdict(self.case)
         case["ranks"] = case.pop("size")
         return {

@@ -1,4 +1,4 @@
-"""What hocket wants to reach, as data: one line a measurement, and how fast hocket is to be beside each rival.
+"""The targets of hocket, as data: one line a measurement, and how fast hocket is to be beside each rival.
 
 Ratios are ours / theirs, lower is better.  `mpi`: to every MPI of the run; `gloo` says how many times faster than
 Gloo; `limit` is the machine itself: memcpy, or the raw socket.

@@ -1,7 +1,7 @@
 """A team: all ranks of one library, given one order at a time.
 
 `Started`: workers on this machine, started by the library's own launcher, ordered over a Unix socket.
-`Part`: one of two libraries that the same workers hold.
+`Half`: one of two libraries that the same workers hold.
 `Joined`: the ranks that some launcher has started with this program itself; rank 0 orders, by hocket's own calls.
 """
 
@@ -26,7 +26,7 @@ from hocket.system.machine import new_folder
 START = 120.0
 """Seconds for all ranks of a library to come: a cold import of torch takes many."""
 WITHIN = "a benchmark"
-"""What rank 0's orders and the ranks' reports are a part of, in an error."""
+"""Rank 0's orders and the ranks' reports are a part of this, in an error."""
 
 
 class Team(Protocol):
@@ -45,7 +45,7 @@ class Team(Protocol):
 
 @dataclass
 class Command:
-    """What starts the ranks: one command line each, or one for all."""
+    """Command lines that start the ranks: one command line each, or one for all."""
 
     lines: list[list[str]]
     environments: list[dict[str, str]] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Started:
         return report
 
     def _last_words(self) -> str:
-        """What the ranks wrote last: the line that looks most like a reason."""
+        """The last thing that the ranks wrote: the line that looks most like a reason."""
         with open(self._log, encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file if line.strip(" -\n")]
         reasons = [line for line in lines if "Error" in line]
@@ -143,7 +143,7 @@ class Started:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class Part:
+class Half:
     """One library of workers that hold two; the other one, hocket's, is `beside` it in the same processes."""
 
     def __init__(self, whole: Started, name: str, beside: Team | None = None) -> None:

@@ -54,7 +54,7 @@ class Arrays:
         self.made: dict[int, check.Array] = {}
 
     def of(self, case: Case, place: int, which: str, make: Callable[[Case, int], check.Array]) -> check.Array:
-        """What is given (place 0), or the result (1)."""
+        """The argument (place 0), or the result (1)."""
         if case != self.case:
             self.case, self.made = case, {}
         if place not in self.made:

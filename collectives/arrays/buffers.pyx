@@ -1,4 +1,4 @@
-"""From the caller's array to (pointer, bytes, dtype): the only place that looks at array types.
+"""From the caller's array to (pointer, bytes, dtype), for all array types; the short way (shortcut.pyx) looks at NumPy's and torch's itself.
 
 torch tensors are asked for `data_ptr` and friends, so torch is never imported here; anything else comes in through the
 buffer protocol, `__array_interface__`, `__cuda_array_interface__` or DLPack.  Nothing is copied, except GPU arrays where

@@ -1,1 +1,1 @@
-"""What was asked: `Ask`, shapes, ops, codecs."""
+"""The caller's wish: `Ask`, shapes, ops, codecs."""

@@ -1,4 +1,4 @@
-"""What one call asks for, as the short way hands it on.  ask.py has the same as an object, for the general way."""
+"""One call's wish, in the form that the short way hands on.  ask.py has the same as an object, for the general way."""
 
 from cpython.ref cimport PyObject
 

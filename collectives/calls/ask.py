@@ -1,4 +1,4 @@
-"""What one call asks for, besides its arrays.  ask.pxd has the same as a struct, for the short way."""
+"""One call's wish, besides its arrays.  ask.pxd has the same as a struct, for the short way."""
 
 from __future__ import annotations
 

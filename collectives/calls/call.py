@@ -40,7 +40,7 @@ class Call:
     """The name of what its elements are on the wire, if they are encoded; and that itself:"""
     encoded: DType | Codec | None = None
     residuals: tuple[Buffer | None, ...] = ()
-    """What its encodings add and leave, in the order of the spaces from BEFORE on (calls/residuals.py)."""
+    """Its encodings add and leave these, in the order of the spaces from BEFORE on (calls/residuals.py)."""
     private: bool = False
     """No other rank knows our counts (alltoallv)."""
     result: Any = None
@@ -54,7 +54,7 @@ class Call:
 
     @property
     def wire(self) -> DType | Codec:
-        """What its elements are on the wire."""
+        """The form of its elements on the wire."""
         return self.model.dtype if self.encoded is None else self.encoded
 
     def on_wire(self, count: int) -> int:
@@ -70,7 +70,7 @@ class Call:
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Of what goes in and what comes out; 0: nothing does."""
+        """The addresses of input and output; 0: nothing does."""
         return self.src.address if self.src else 0, self.dst.address if self.dst else 0
 
     @property
@@ -96,7 +96,7 @@ class Call:
 
     @property
     def contract(self) -> Contract:
-        """What the collective promises.  A barrier and a close are an allreduce of nothing."""
+        """The promise of the collective.  A barrier and a close are an allreduce of nothing."""
         return CONTRACTS["allreduce" if self.collective in ("barrier", "close") else self.collective]
 
     @property
@@ -106,7 +106,7 @@ class Call:
 
     @property
     def agreed(self) -> str:
-        """What all ranks must have in common, for the fingerprint."""
+        """All ranks must have this in common, for the fingerprint."""
         shape = "" if self.private else f"{self.count}|{self.counts}"
         return f"{self.collective}|{self.model.dtype.name}|{self.codec}|{self.keeps}|{self.root}|{shape}"
 

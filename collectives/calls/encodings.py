@@ -1,4 +1,4 @@
-"""What `codec=` may be: how the elements of a call are carried on the wire.
+"""Values of `codec=`: how the elements of a call are carried on the wire.
 
 A codec is a smaller dtype, whose kernels are in kernels/cpu/convert.h, or a block of elements (kernels/cpu/blocks.h);
 plans/lower.py puts them into a plan.  Sums are taken in float32 and rounded once for each message.
@@ -19,7 +19,7 @@ from hocket.kernels.dtypes import DType, by_name
 BY_NAME: dict[str, DType | Codec] = {
     "fp16": by_name("float16"), "bf16": by_name("bfloat16"), **{codec.name: codec for codec in CODECS}
 }  # fmt: skip
-"""What float32 becomes."""
+"""float32 becomes one of these."""
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 AUTO = "auto"
@@ -30,7 +30,7 @@ NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
 
 
 def wire_format(codec: str | Codec) -> DType | Codec:
-    """What the elements are on the wire.  Raises ArgumentError if there is no such codec."""
+    """The form of the elements on the wire.  Raises ArgumentError if there is no such codec."""
     if isinstance(codec, Codec):
         return codec
     if not isinstance(codec, str):

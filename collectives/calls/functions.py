@@ -109,7 +109,7 @@ def _fits(dtype: Any, wanted: Any) -> bool:
 
 
 def _checked(value: Any, kind: Any, shape: tuple[int, ...], dtype: Any, fits: Callable[[Any, Any], bool]) -> Any:
-    """What the function returned, if it is an array of one element for each of `a`."""
+    """The function's result, if it is an array of one element for each of `a`."""
     if not isinstance(value, kind) or tuple(value.shape) != tuple(shape):
         what = f"an array of shape {tuple(value.shape)}" if isinstance(value, kind) else f"a {type(value).__name__}"
         what = "None (if it works in place, let it return a)" if value is None else what

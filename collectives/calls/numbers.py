@@ -20,7 +20,7 @@ DTYPES = {bool: numpy.bool_, int: numpy.int64, float: numpy.float64, complex: nu
 AGAIN = ("allreduce", "reduce", "scan", "exscan", "broadcast")
 """Collectives whose result is one number."""
 TOGETHER = ("allgather", "gather")
-"""Those that put all ranks' numbers into one array."""
+"""They put all ranks' numbers into one array."""
 
 
 def carry_out(call: Callable[[Any, Any, Ask], Any], x: Any, out: Any, ask: Ask) -> Any:

@@ -1,4 +1,4 @@
-"""What `op=` may be, and what it means for a plan: a kernel's code, a user's function, a factor before or after."""
+"""Values of `op=`, and their meaning for a plan: a kernel's code, a user's function, a factor before or after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `residual=` and `owner_residual=` may be: float32 beside those that are encoded, for what encodings lose."""
+"""Values of `residual=` and `owner_residual=`: float32 beside those that are encoded, for what encodings lose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each collective takes and gives: one function checks the arrays of a call and finds where its result goes.
+"""The arrays that each collective takes and gives: one function checks them, and finds where the result goes.
 
 This is the only place that knows shapes.
 """

@@ -1,4 +1,4 @@
-"""How busy a machine was with other work while a job measured there; told beside the times.
+"""Tell how busy a machine was with other work while a job measured there; told beside the times.
 
 From /proc/stat: the time that its cores worked, less the time of the job's ranks; and the time the hypervisor took.
 """
@@ -28,7 +28,7 @@ class Look(NamedTuple):
 
 
 def look() -> Look:
-    """Of this machine, now; zeros where the system does not tell."""
+    """The work of this machine until now; zeros where the system does not tell."""
     tick = os.sysconf("SC_CLK_TCK")
     try:
         with open("/proc/stat") as file:

@@ -1,4 +1,4 @@
-"""What can be measured: one line per collective, and a case (collective, dtype, op, root, count) as a value.
+"""The cases that can be measured: one line per collective, and a case (collective, dtype, op, root, count) as a value.
 
 Sizes are those of nccl-tests: `nbytes` is the whole vector where every rank has it, and all ranks' blocks together
 where each has one; `count` is what a caller passes: the vector's elements, or one block's.
@@ -63,7 +63,7 @@ LIMITS = {
     "duplex": Collective(_whole, "", ""),
     "pingpong": Collective(_whole, "", ""),
 }
-"""What the machine can do, measured beside (rivals/machine.py): copy `count` elements on rank 0; send and receive them
+"""The machine's own speed, measured beside (rivals/machine.py): copy `count` elements on rank 0; send and receive them
 over one TCP socket, both at once; a cache line there and back."""
 
 
@@ -92,7 +92,7 @@ class Case:
         return self.whole * numpy_dtype(self.dtype).itemsize
 
     def elements(self, which: str) -> int:
-        """Of a buffer that is "all", "block" or ""."""
+        """The length of a buffer that is "all", "block" or ""."""
         return {"all": self.whole, "block": self.whole // self.size, "": 0}[which]
 
 

@@ -10,7 +10,7 @@ from hocket.errors import ArgumentError
 from hocket.system.packages import declared
 
 GROUP = "hocket.algorithms"
-"""Of entry points.  Each names a module that registers its algorithms when it is imported."""
+"""The name of a group of entry points.  Each names a module that registers its algorithms when it is imported."""
 log = logging.getLogger("hocket")
 
 

@@ -12,7 +12,7 @@ from hocket.collectives.delegates.meeting import library
 
 
 class Layout(NamedTuple):
-    """How many ranks each host has, and the transports inside and across ("" where there is none)."""
+    """The number of ranks on each host, and the transports inside and across ("" where there is none)."""
 
     groups: tuple[int, ...]
     inside: str
@@ -22,12 +22,12 @@ class Layout(NamedTuple):
 
     @property
     def transports(self) -> str:
-        """As in "shm" or "shm+tcp"."""
+        """Both in a word: "shm" or "shm+tcp"."""
         return "+".join(filter(None, (self.inside, self.across))) or "alone"
 
     @property
     def text(self) -> str:
-        """As in "shm 4" or "shm+tcp 2+2"."""
+        """Transports and hosts: "shm 4" or "shm+tcp 2+2"."""
         return f"{self.transports} {'+'.join(map(str, self.groups))}"
 
     @property

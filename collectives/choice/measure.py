@@ -56,7 +56,7 @@ def check(collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> N
 
 
 def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> Tuning:
-    """What `comm.tune` returns: the points of this communicator's layout, the same on all ranks."""
+    """Measure for `comm.tune`: the points of this communicator's layout, the same on all ranks."""
     tuning, disturbed = measured(comm, collectives, sizes, seconds)
     if disturbed and comm.rank == 0:
         log.warning("tune: %s, so what was measured is partly noise: measure again when it is idle", disturbed)

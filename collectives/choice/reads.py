@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SIZES = (32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
 """Bytes of a message that are tried.  All are more than what is always copied."""
 WAYS = {"moved": "allgather", "reduced": "allreduce"}
-"""What its bytes are for, and the collective that shows it."""
+"""Its bytes are for this; and the collective that shows it."""
 TURNS, SECONDS = 5, 0.002
 """Turns of each way, and about how long one takes."""
 GAIN = 0.95

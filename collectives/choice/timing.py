@@ -24,6 +24,6 @@ def turn(comm: Communicator, call: Callable[[], Any], calls: int, warm: int = 2)
 
 
 def slowest(comm: Communicator, seconds: Sequence[float]) -> list[float]:
-    """Of each time, that of the slowest rank; the same on all ranks."""
+    """The time of the slowest rank, for each time; the same on all ranks."""
     longest: list[float] = comm.allreduce(numpy.array(seconds), "max").tolist()
     return longest

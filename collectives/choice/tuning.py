@@ -1,4 +1,4 @@
-"""What was measured, and what follows from it for sizes and layouts that were not.
+"""Measured points, and what follows from them for sizes and layouts that were not measured.
 
 A point says how long each algorithm of a collective took at one size on one layout (how many ranks on how many hosts,
 over which transports).  Between points times are interpolated, on logarithmic scales; for other layouts they are
@@ -34,10 +34,10 @@ class Reads(NamedTuple):
     """
 
     moved: int | None
-    """Of one that is only moved."""
+    """Bytes of a block that is only moved."""
     reduced: int | None
     weighed: int | None = None
-    """Of a shorter one that is only moved, and is read where that was found to be faster (plans/weigh.h)."""
+    """Bytes of a shorter one that is only moved, and is read where that was found to be faster (plans/weigh.h)."""
 
     @property
     def words(self) -> str:
@@ -53,7 +53,7 @@ class Point(NamedTuple):
     collective: str
     layout: Layout
     nbytes: int
-    """Of a rank's whole vector, all blocks together."""
+    """Bytes of a rank's whole vector, all blocks together."""
     seconds: Mapping[str, float]
 
 
@@ -73,7 +73,7 @@ class Tuning:
         self.prices = self._fitted() if prices is None else dict(prices)
 
     def __add__(self, newer: Tuning) -> Tuning:
-        """What both hold; for the same collective and layout only the newer points."""
+        """The points of both; for the same collective and layout only the newer ones."""
         again = {(p.collective, p.layout) for p in newer.points}
         kept = [p for p in self.points if (p.collective, p.layout) not in again]
         return Tuning([*kept, *newer.points], newer.cores, reads=newer.reads or self.reads)
@@ -136,7 +136,7 @@ class Tuning:
 
     @classmethod
     def read(cls, text: str) -> Tuning:
-        """What `text` gave.  ArgumentError for anything else."""
+        """The Tuning that wrote `text`.  ArgumentError for anything else."""
         try:
             content = json.loads(text)
             if content["format"] != FORMAT:

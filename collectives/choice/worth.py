@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from hocket.collectives.communicator.runner import Runner
 
 CANDIDATES = (None, "bf16", "int8")
-"""The lossless way first.  Codecs that want error feedback are nobody's guess."""
+"""The lossless way first.  Codecs that want error feedback are never chosen by "auto"."""
 SIZES = (64 << 10, 1 << 20)
 """Bytes of float32 that are measured.  What is shorter than the first is not worth a codec anywhere."""
 MOVES = ("allgather", "broadcast", "alltoall")
 """They take no op."""
 GAIN = 0.9
 TURNS, MORE, SHORT = 3, 12, 0.02
-"""How often each is called; MORE often if none takes SHORT seconds, as the noise of a few such may be a tenth."""
+"""Calls of each; MORE calls if none takes SHORT seconds, as the noise of a few such may be a tenth."""
 WITHIN = "choosing a codec"
 
 
@@ -52,7 +52,7 @@ Kind = tuple[str, str | None, Any]
 
 
 class Worth:
-    """What a communicator has measured."""
+    """The measurements of one communicator."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

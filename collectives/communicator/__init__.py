@@ -1,1 +1,1 @@
-"""What users hold: the `Communicator`, its members, its calls, its end."""
+"""Users hold these: the `Communicator`, its members, its calls, its end."""

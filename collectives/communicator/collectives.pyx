@@ -24,7 +24,7 @@ cdef object nothing = NOTHING   # a name of C's: a barrier is short
 
 
 cdef class Collectives(ShortWay):
-    """What all ranks call in the same order."""
+    """All ranks call these in the same order."""
 
     # --- reductions
 

@@ -65,7 +65,7 @@ from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.extending import Extending
 from hocket.collectives.communicator.lanes import Laned
 from hocket.collectives.communicator.members import Groups, Members
-from hocket.collectives.communicator.messages import Message, Messenger
+from hocket.collectives.communicator.messenger import Message, Messenger
 from hocket.collectives.communicator.observing import Observing
 from hocket.collectives.communicator.point_to_point import PointToPoint
 from hocket.collectives.communicator.renewing import Renewing
@@ -111,7 +111,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
         self._set_shortcut(self.runner.shortcut)
         self._set_messages(self.messenger.short)
         self._serial = 0
-        """How many communicators all members have made of this one: a part of their names, so that none has another's.
+        """All members have made so many communicators of this one: a part of their names, so that none has another's.
         Messages of one that was closed may still be on their way."""
         self._lanes = {}
         world.admit(self)
@@ -311,7 +311,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
 
     @property
     def tuning(self) -> Tuning:
-        """What algorithms are chosen by; the same on all ranks."""
+        """The measurements that algorithms are chosen by; the same on all ranks."""
         return self.membership.tuning
 
     @property
@@ -320,7 +320,8 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
         return self.membership.timeout
 
     def set_timeout(self, seconds: float) -> None:
-        """How long calls that do not say so may wait for other ranks, from now on; at first HOCKET_TIMEOUT.
+        """Set the seconds that calls wait for other ranks from now on, unless they say so themselves; at first
+        HOCKET_TIMEOUT.
 
         math.inf: for ever, and no log tells of long waits.
         """
@@ -336,7 +337,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
 
     @property
     def gpus(self) -> Gpus:
-        """What is known of the members' GPUs."""
+        """The members' GPUs, as far as they are known."""
         return self.membership.gpus
 
     @property
@@ -359,7 +360,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
 
     @property
     def local_size(self) -> int:
-        """How many ranks of this communicator are on this rank's host."""
+        """The number of ranks of this communicator on this rank's host."""
         return len(self.membership.hosts[self.host])
 
     @at_once
@@ -450,7 +451,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
         return f"<{type(self).__name__} {self.name!r}: rank {self.rank} of {self.size}>"
 
     def __dir__(self) -> list[str]:
-        """What a user may call, for completion; not what the parts of the library call."""
+        """Names that a user may call, for completion; not those for other parts of the library."""
         kinds = [each for each in type(self).__mro__ if each is not object]
         names = [name for each in (*kinds, self) for name in vars(each)]
         own = [name for name in names if not name.startswith("_") and name not in PARTS]

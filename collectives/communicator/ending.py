@@ -1,4 +1,4 @@
-"""How a communicator is left: by all members together, alone, with its job, or in a forked child."""
+"""Leaving a communicator: by all members together, alone, with its job, or in a forked child."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHERS_END = 0.25
 
 
 class Ending:
-    """How a communicator is left."""
+    """The ways to leave one communicator."""
 
     def __init__(self, members: Members, reporter: Reporter, planner: Planner) -> None:
         self.members, self.reporter, self.planner = members, reporter, planner

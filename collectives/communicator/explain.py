@@ -81,7 +81,7 @@ def _grouped(groups: Iterable[Iterable[int]]) -> str:
 
 
 def _proof(comm: Communicator) -> str:
-    """How it was seen which ranks are on one host."""
+    """The proof that says which ranks are on one host."""
     if not comm.world.near:
         return "by the kernel and the host's name; no transport that shares memory is used"
     if sorted(map(list, comm.groups)) == comm.membership.hosts:
@@ -90,7 +90,7 @@ def _proof(comm: Communicator) -> str:
 
 
 def _queueing(comm: Communicator) -> list[str]:
-    """What lies below the transports used here, if they know: do lanes' priorities count there?"""
+    """Queueing disciplines below the transports used here, if they know: do lanes' priorities count there?"""
     used = sorted({way.transport for way in ways(comm)})
     asked = [(name, getattr(comm.world.transports[name], "queueing", lambda: "")()) for name in used]
     return [f"  {name} sends by {how}" for name, how in asked if how]
@@ -108,7 +108,7 @@ def _reads(comm: Communicator) -> list[str]:
 
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:
-    """What may be chosen besides the schedules, for the usual dtypes and ops."""
+    """Choices besides the schedules, for the usual dtypes and ops."""
     return LIBRARIES if comm.world.mpi_everywhere else ()
 
 

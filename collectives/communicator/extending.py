@@ -1,4 +1,4 @@
-"""What a communicator offers to those who build on it: frameworks, `hocket.compression`."""
+"""A communicator offers this to those who build on it: frameworks, `hocket.compression`."""
 
 from __future__ import annotations
 
@@ -104,12 +104,13 @@ class Extending:
 
     @property
     def sequence(self) -> int:
-        """How many collectives this rank has begun here, but for those on GPU arrays or with `transport=`."""
+        """The number of collectives that this rank has begun here, but for those on GPU arrays or with `transport=`."""
         return int(self.membership.main.engine.sequence)
 
     @property
     def config(self) -> Config:
-        """What the environment and `hocket.init` say: HOCKET_TIMEOUT is `config.timeout`.  Do not change it."""
+        """The settings of the environment and of `hocket.init`: HOCKET_TIMEOUT is `config.timeout`.  Do not change it.
+        """
         return self.world.config
 
     @property

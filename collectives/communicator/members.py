@@ -1,4 +1,4 @@
-"""Who belongs to a communicator, and the queues that carry its calls to them."""
+"""The members of a communicator, and the queues that carry its calls to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Members:
         self.world, self.name, self.world_ranks, self.priority = world, name, list(world_ranks), priority
         self.group = Group(name, self.world_ranks, world.size)
         self.tuning = world.tuning if tuning is None else tuning
-        """What algorithms are chosen by; the same on all members."""
+        """Algorithms are chosen by this; the same on all members."""
         self.only: tuple[str, str] | None = None
         """(collective, algorithm) that is used instead of the choice, while it is measured."""
         self.timeout = world.config.timeout
@@ -124,7 +124,7 @@ class Members:
         return inside, transport(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
 
     def offer(self) -> list[dict[str, Any]]:
-        """What the other members need, for the queues made at birth."""
+        """The offers that the other members need, for the queues made at birth."""
         return [queue.offer() for queue in self.queues.values()]
 
     def accept(self, offers: Sequence[list[dict[str, Any]]]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from hocket.collectives.calls.ask import Ask, checked
-from hocket.collectives.communicator.messages import ANY, PROC_NULL, object_tag
+from hocket.collectives.communicator.messenger import ANY, PROC_NULL, object_tag
 from hocket.errors import ArgumentError, Error
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _length(head: Array) -> int:
 
 
 def _after(head: Array) -> int:
-    """How many bytes come after `head`."""
+    """Count the bytes that come after `head`."""
     return max(0, _length(head) - (HEAD - LENGTH))
 
 

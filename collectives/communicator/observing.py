@@ -1,4 +1,4 @@
-"""What a rank notes and shows of itself: marks, its recorder, traces."""
+"""A rank notes and shows this of itself: marks, its recorder, traces."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Observing:
             self.world.recorder.put(Kind.MARK, name, value)
 
     def recorder(self) -> Recorder:
-        """What this rank did last, and (`dump`) what the other ranks of this host did.
+        """This rank's latest events, and (`dump`) those of the other ranks of this host.
 
         Raises ArgumentError if HOCKET_RECORDER=0, and in a fork of a rank.
 

@@ -9,7 +9,7 @@ from hocket.collectives.engine.shortcut cimport MISS
 
 
 cdef class PointToPoint(Collectives):
-    """What two ranks call."""
+    """Two ranks call these."""
 
     cdef ShortMessages messages
 

@@ -27,7 +27,7 @@ def as_json(info: Any, what: str) -> Any:
 
 
 class Came(NamedTuple):
-    """Who has come to a round of an elastic job: ranks, what each said, and why the others are not here."""
+    """The ranks of a round of an elastic job: ranks, what each said, and why the others are not here."""
 
     ranks: tuple[int, ...]
     infos: tuple[Any, ...]
@@ -118,12 +118,12 @@ class Renewing:
 
     @property
     def generation(self) -> int:
-        """How many times the members have changed, or agreed that they do not, since the job began."""
+        """The number of times that the members have changed, or agreed that they do not, since the job began."""
         return self.world.generation
 
     @property
     def infos(self) -> tuple[Any, ...]:
-        """What each member said in the `renew` that made this, by rank, or as a newcomer in `init(info=)`."""
+        """Each member's word in the `renew` that made this, by rank, or a newcomer's in `init(info=)`."""
         return self.world.infos
 
     @property
@@ -149,7 +149,7 @@ class Renewing:
 
     @property
     def previous_lost(self) -> dict[int, str]:
-        """Who of the communicator that this rank renewed is no member, by its rank there, and why.
+        """The members of the renewed communicator that are none of this one, by their rank there, and why.
 
         "dead" (its host's kernel says so), "left", "unreachable", "excluded" (by `without=`).  All members agree on it.
         """
@@ -157,7 +157,7 @@ class Renewing:
 
     @property
     def waiting(self) -> int:
-        """How many newcomers wait to be let in, as this rank has heard.  Local and free."""
+        """The number of newcomers that wait to be let in, as this rank has heard.  Local and free."""
         return 0 if self.world.elastic is None else self.world.elastic.waiting()
 
     @property
@@ -166,7 +166,8 @@ class Renewing:
         return None if self.world.elastic is None else self.world.elastic.door()
 
     def set_notice(self, notice: Any) -> None:
-        """What this rank tells those who may come (JSON), in this generation and later ones: `hosting.notice` asks."""
+        """Set this rank's notice to those who may come (JSON), in this generation and later ones: `hosting.notice`
+        asks."""
         self._of_elastic("set_notice").set_notice(as_json(notice, "set_notice"))
 
     def when_changed(self, call: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""How a collective is carried out: resolve the call, find or make its plan, run it or queue it."""
+"""Carrying out a collective: resolve the call, find or make its plan, run it or queue it."""
 
 from __future__ import annotations
 

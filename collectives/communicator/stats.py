@@ -11,17 +11,17 @@ class Stat(NamedTuple):
     """This rank's calls of one kind on one communicator, since it was made."""
 
     collective: str
-    """Of messages: send, recv or sendrecv."""
+    """A collective's name, or that of messages: send, recv or sendrecv."""
     algorithm: str
     transport: str
-    """Those that this rank used, such as "shm+tcp"; "" if there was no peer."""
+    """Transports that this rank used, such as "shm+tcp"; "" if there was no peer."""
     queue: str
     """collectives, messages, or gpu"""
     lane: str
     """The name of a lane of the communicator; "" if it was called itself."""
     calls: int
     bytes: int
-    """Of the whole vectors, all calls together."""
+    """Bytes of the whole vectors, all calls together."""
     seconds: float
     """From the turn of each call to its end.  An estimate: the first 32 are timed, then one in 64 of those of up to
     16 KiB, one in 16 of those below 16 MiB, and all others."""

@@ -62,7 +62,7 @@ def _end(works: list[Any], packed: Packed) -> None:
 
 
 def _label(leaves: list[Any], digest: int) -> Lasting:
-    """What the calls of such a list have in common: in errors, and compared between ranks."""
+    """The common words of calls of such a list: in errors, and compared between ranks."""
     label = _labels.get(digest)
     if label is None:
         if len(_labels) >= LABELS:

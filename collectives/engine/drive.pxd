@@ -1,4 +1,4 @@
-"""How a run goes forward; see run.pxd for what a run is."""
+"""Moving a run forward; run.pxd says what a run is."""
 
 from libc.stdint cimport uint32_t, uint64_t
 

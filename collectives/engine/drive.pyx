@@ -37,7 +37,7 @@ cdef extern from "poll.h" nogil:
 
 cdef enum:
     MOST_TOLD = 8               # peers of a wait that are recorded
-    HELP_AFTER_NS = 5000        # the awaited may come at once (hocket.bench.lanes, shm: 1.0 x alone; without, 2.3)
+    HELP_AFTER_NS = 5000        # the awaited may come at once (hocket.lab.lanes, shm: 1.0 x alone; without, 2.3)
 
 
 cdef int run_init(Run* r, Plan plan) except -1:

@@ -27,7 +27,7 @@ cdef class Engine:
     cdef size_t scratch_bytes
     cdef public int culprit
     cdef readonly Plan plan     # of the latest call
-    cdef uint64_t label         # ... if it is a message (communicator/messages.py), else NO_LABEL
+    cdef uint64_t label         # ... if it is a message (communicator/messenger.py), else NO_LABEL
     cdef list recent            # plans of the latest RECENT calls, by number
     cdef readonly uint32_t foreign
     cdef readonly size_t came

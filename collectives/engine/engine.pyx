@@ -150,7 +150,7 @@ cdef class Engine:
         return self.recent[number % RECENT] if 0 < number <= self.seq and self.seq - number < RECENT else None
 
     def call(self, uint32_t number):
-        """What call `number` was, in words; "" if it is too long ago or has not come."""
+        """Call `number` in words; "" if it is too long ago or has not come."""
         cdef Plan plan = self.made(number)
         if plan is None:
             return ""
@@ -168,7 +168,7 @@ cdef class Engine:
 
     @property
     def sequence(self):
-        """How many calls this engine has begun."""
+        """The number of calls that this engine has begun."""
         return self.seq + self.opening
 
     cdef int prepare(self, Run* r, Plan plan, uintptr_t src, uintptr_t dst, int op, object user,
@@ -203,8 +203,8 @@ cdef class Engine:
 
     @property
     def thread(self):
-        """Who may drive this engine: 0, any thread; 1, any that calls hocket, but not hocket's own; else the one thread
-        with this identifier (threading.get_ident)."""
+        """The thread that may drive this engine: 0, any thread; 1, any that calls hocket, but not hocket's own; else
+        the one thread with this identifier (threading.get_ident)."""
         return self.core.thread
 
     @thread.setter
@@ -306,7 +306,7 @@ cdef class Engine:
         self.keep.append(arrays)
 
     def channel_error(self, int peer):
-        """What is known of a lost or faulty channel: its own words, else errno."""
+        """The error of a lost or faulty channel: its own words, else errno."""
         cdef hk_channel* ends[2]
         cdef int i
         ends[0], ends[1] = self.core.tx[peer], self.core.rx[peer]

@@ -1,4 +1,4 @@
-"""What happens to a call: it is counted, and recorded.
+"""Events of a call: it is counted, and recorded.
 
 Calls are always counted: how many, of how many bytes, and how long they took.  Timing every call would slow the short
 ones, and long ones stop the clock often.  So the first 32 of a kind are timed, then one in 64 of the small ones, one in

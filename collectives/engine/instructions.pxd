@@ -1,4 +1,4 @@
-"""What an instruction does: each takes one message, or one reduction, as far as it goes, and never blocks."""
+"""The work of an instruction: each takes one message, or one reduction, as far as it goes, and never blocks."""
 
 from hocket.collectives.plans.plan cimport Instr
 from hocket.collectives.engine.run cimport Core, Run, State

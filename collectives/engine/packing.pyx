@@ -250,7 +250,7 @@ cdef inline size_t size_of(np.ndarray a) noexcept:
 
 
 cdef class Known(Lists):
-    """What a communicator remembers of lists: vectors of any, and the layouts of those that take the short way."""
+    """A communicator's memory of lists: vectors of any, and the layouts of those that take the short way."""
 
     cdef readonly dict spare
     cdef dict layouts               # by the number of arrays

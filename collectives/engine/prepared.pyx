@@ -12,7 +12,8 @@ cdef dict ENDS = {"send": SENDS, "recv": RECEIVES, "sendrecv": SENDS | RECEIVES}
 
 
 cdef class Prepared:
-    """What `Communicator.prepare` returns: calling it makes the call, `start()` makes it asynchronously."""
+    """A prepared call, which `Communicator.prepare` returns: calling it makes the call, `start()` makes it
+    asynchronously."""
 
     cdef ShortWay comm
     cdef str name

@@ -48,7 +48,7 @@ _pinned: list[Queue] = []
 
 
 class Hold:
-    """As long as this lives, some memory is registered."""
+    """Some memory is registered while this lives."""
 
     __slots__ = ("__weakref__",)
 
@@ -66,7 +66,7 @@ class InHost:
 
 
 class Cores(NamedTuple):
-    """Who shares cores with whom, which tells how to wait.  The same on all ranks, but for `home`."""
+    """The ranks that share cores, which tells how to wait.  The same on all ranks, but for `home`."""
 
     crowded: bool
     """Do ranks outnumber the cores, on any host?"""
@@ -77,14 +77,14 @@ class Cores(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """How the members of a queue are reached."""
+    """The ways to the members of a queue."""
 
     transports: Sequence[str | None]
     """To each; None: this rank itself."""
     channels: dict[str, Channels]
-    """Of these transports, by name."""
+    """Channels of these transports, by name."""
     traits: Mapping[str, Traits]
-    """Of every transport that is open in this job, by name."""
+    """Traits of every transport that is open in this job, by name."""
     groups: tuple[tuple[int, ...], ...]
     """The members that reach each other inside a host."""
     between: tuple[str, str]
@@ -101,7 +101,7 @@ class Queue:
     where = ""
     """Where its arrays are, for texts."""
     context: Any = None
-    """What the channels of GPU arrays stand on."""
+    """The channels of GPU arrays stand on this."""
 
     def __init__(
         self, name: str, index: int, routes: Routes, cores: Cores, *, priority: int = 0, concurrent: bool = False,
@@ -120,7 +120,7 @@ class Queue:
         self.segment = segment or chunk
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""
         self.layout = Layout(tuple(map(len, self.groups)), *between, self.segment)
-        """What algorithms are chosen by."""
+        """Algorithms are chosen by this."""
         self.counts: dict[tuple[str, str, str], Counts] = {}
         """By collective, algorithm and transports."""
         self.recorder: OwnRecorder | None = None
@@ -184,7 +184,7 @@ class Queue:
         return holds
 
     def offer(self) -> dict[str, Any]:
-        """What the other members need; see `Channels.offer`."""
+        """The offer that the other members need; see `Channels.offer`."""
         return {name: channels.offer() for name, channels in self.channels.items()}
 
     def accept(self, offers: Sequence[dict[str, Any]]) -> None:

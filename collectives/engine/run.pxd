@@ -155,7 +155,7 @@ cdef extern from *:
     """
     const uint32_t EXACT "HK_EXACT"
     const uint32_t ANY_TAG "HK_ANY_TAG"     # all of users' tags, which lack this bit
-    const uint64_t ASKS_ANY_TAG "HK_ASKS_ANY_TAG"   # a label with this bit asks for it; see communicator/messages.py
+    const uint64_t ASKS_ANY_TAG "HK_ASKS_ANY_TAG"   # a label with this bit asks for it; see communicator/messenger.py
 
 
 cdef inline void match(Run* r, uint64_t label) noexcept nogil:
@@ -166,7 +166,7 @@ cdef inline void match(Run* r, uint64_t label) noexcept nogil:
 
 
 cdef inline uint64_t label(Run* r) noexcept nogil:
-    """What `match` was told, or, once a message is taken, that message's."""
+    """The label that `match` was told, or, once a message is taken, that message's."""
     return r.call.tag | (ASKS_ANY_TAG if r.matched == ANY_TAG and r.source < 0 else 0)
 
 
@@ -280,7 +280,7 @@ cdef inline hk_dice dice(Run* r, Instr* x, int piece, size_t first) noexcept nog
 
 
 cdef inline hk_residual residual(Run* r, Instr* x, int piece, size_t first) noexcept nogil:
-    """Of float `first` of a piece, and on."""
+    """The addresses of the residual from float `first` of a piece on."""
     cdef size_t at = x.residual[piece] + first * sizeof(float)
     cdef hk_residual addresses
     addresses.before = NULL if r.base[x.before] == NULL or x.before == IN else r.base[x.before] + at

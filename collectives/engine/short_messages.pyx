@@ -1,6 +1,6 @@
 """The short way for messages of a kind that was sent before, of NumPy arrays or torch tensors.
 
-A direct-mapped table remembers the plans of the general way (communicator/messages.py) by the ranks at the ends, the dtype
+A direct-mapped table remembers the plans of the general way (communicator/messenger.py) by the ranks at the ends, the dtype
 and the shapes; tags are no part of a plan.  Anything unusual is a MISS, and the general way decides.
 """
 
@@ -18,7 +18,7 @@ from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
 
 cdef enum:
     ENTRIES = 64
-    ANY = -1                    # as communicator/messages.py has it
+    ANY = -1                    # as communicator/messenger.py has it
     NOBODY = -2                 # no end there: the message only goes out, or only comes in
     ODD = -3                    # not an int that C holds
     TAG_BITS = 31               # of users' tags

@@ -42,9 +42,9 @@ cdef enum:
 
 MISS = object()
 TREES = list, tuple, dict
-"""What holds arrays."""
+"""These hold arrays."""
 NOTHING = numpy.empty(0, numpy.uint8)
-"""What a barrier sums."""
+"""A barrier sums this."""
 cdef int _groups_open = 0
 cdef np.npy_intp one_element = 1
 cdef PyObject* _tensor_type = NULL              # the type whose tensors are looked at by `_tensors`; kept for ever
@@ -262,7 +262,7 @@ cdef class Shortcut:
         return _tensors.current_stream(DLPACK_CUDA, e.gpu, &stream) == 0 and e.placed.follow(<uintptr_t>stream)
 
     cdef Entry find(self, Ask* ask, Seen* a, bint given):
-        """What is known of such a call, or None.  `given`: its result goes into `out`."""
+        """The entry of such a call, or None.  `given`: its result goes into `out`."""
         cdef Entry e
         cdef int i, first = slot(ask, a, given)
         for i in range(first, first + WAYS):

@@ -1,4 +1,4 @@
-"""What a rank is doing in a call, for others to hear."""
+"""This rank's activity in a call, for others to hear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.control.protocol.messages import Account
 def account_of(
     engine: Engine, queued: Queued | None, members: Sequence[int], where: Callable[[], str] = caller_site
 ) -> Account:  # fmt: skip
-    """What this rank is doing in a call on this engine; `where` finds the line if the call does not know it.
+    """This rank's activity in a call on this engine; `where` finds the line if the call does not know it.
 
     `members`: world ranks.
     """

@@ -59,7 +59,7 @@ def caller() -> tuple[CodeType | None, int]:
 
 
 def shown_site(code: CodeType | None, line: int) -> str:
-    """As in "train.py:88 in step"."""
+    """A line of a program: "train.py:88 in step"."""
     return "?" if code is None else f"{_shown(code.co_filename)}:{line} in {code.co_name}"
 
 

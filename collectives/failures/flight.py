@@ -1,4 +1,4 @@
-"""What the recorders of a job's ranks on this host tell when it fails or hangs: lines of errors, a file of events."""
+"""The recorders of a job's ranks on this host tell this when it fails or hangs: lines of errors, a file of events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hocket.collectives.recording import dump
-from hocket.collectives.recording.processes import Found, ancestors, described, recorders
+from hocket.collectives.recording.processes import Process, ancestors, described, recorders
 from hocket.collectives.recording.standing import seen
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ log = logging.getLogger("hocket")
 
 
 class FlightRecorder:
-    """Of one communicator."""
+    """The recorder of one communicator."""
 
     def __init__(self, members: Members) -> None:
         self.members, self.world = members, members.world
         self._files = 0
 
-    def look(self) -> list[Found]:
+    def look(self) -> list[Process]:
         """The recorders of this job's ranks that can be read here: also of ranks that hang, or have died."""
         if self.world.recorder is None:
             return []
@@ -35,12 +35,12 @@ class FlightRecorder:
             log.debug("hocket: recorders", exc_info=True)
             return []
 
-    def seen(self, processes: list[Found]) -> dict[int, str]:
+    def seen(self, processes: list[Process]) -> dict[int, str]:
         """By world rank of a member: what its process does, and what it recorded last."""
         texts = seen(described(processes), self.members.name)
         return {rank: text for rank, text in texts.items() if rank in self.members.world_ranks}
 
-    def file(self, processes: list[Found]) -> str:
+    def file(self, processes: list[Process]) -> str:
         """The end of an error's text: it names the file of what all ranks of this host did last.
 
         The first rank that comes here writes it: of many that fail at once, one reads the records of all.

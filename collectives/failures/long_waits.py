@@ -52,7 +52,7 @@ class LongWaits:
         self.name, self.group = members.name, members.group
         self.flight = FlightRecorder(members)
         self.told: dict[int, Account] = {}
-        """What other world ranks said they were doing, when this rank asked in a long wait."""
+        """Other world ranks said that they were doing this, when this rank asked in a long wait."""
         self._waits: dict[Engine, LongWait] = {}
 
     def go_on(self, engine: Engine, seconds: float) -> LongWait:

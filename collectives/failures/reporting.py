@@ -37,7 +37,7 @@ SAME_SIGNAL = 0.5
 
 
 class Reporter:
-    """What a communicator does when it fails; and whether it has."""
+    """A communicator's acts when it fails, and whether it has."""
 
     def __init__(self, members: Members) -> None:
         self.members, self.world_ranks, self.world = members, members.world_ranks, members.world
@@ -57,13 +57,13 @@ class Reporter:
         self._judged: Error | None = None
         """... and the error that it became."""
         self._told: BaseException | None = None
-        """What calls raise for what ended it, with what the ranks' recorders told the first of them."""
+        """The error of calls after the end, with the words of the ranks' recorders for the first of them."""
         self._stranded: dict[int, list[int]] = {}
         """Members that cannot go on, and the members that left them so."""
 
     @property
     def broken(self) -> BaseException | None:
-        """What ended it."""
+        """The error that ended it."""
         return self.state.error
 
     @property
@@ -194,7 +194,7 @@ class Reporter:
         self._raise(code, culprit, seq, account)
 
     def _raise(self, code: int, culprit: int, seq: int, account: Account) -> NoReturn:
-        """What was reported: raise the verdict."""
+        """Raise the verdict on a report: raise the verdict."""
         heard = self._heard.wait(VERDICT_WAIT)
         verdict = (self.state.verdict if heard else None) or self._alone(code, self.world_ranks[culprit], seq, account)
         call = account["call"]
@@ -300,7 +300,7 @@ class Reporter:
         self.take(states.Judged(verdict, self._judged, first))
 
     def account(self, seq: int = 0) -> Account:
-        """What this rank is doing here, for the others; if it is past call number `seq`, also what that was."""
+        """This rank's activity here, for the others; if it is past call number `seq`, also what that was."""
         main = self.members.main.engine
         then: Account = {"then": main.call(seq)} if 0 < seq <= main.sequence else {}
         for queue in list(self.members.queues.values()):
@@ -313,7 +313,7 @@ class Reporter:
         return {"state": "idle", "seq": main.sequence, "call": "", "site": thread_site(self.world.thread), **then}
 
     def finished(self) -> int:
-        """How many collectives this rank has finished: it has sent all that others need for them."""
+        """The number of collectives that this rank has finished: it has sent all that others need for them."""
         queues = self.members.queues
         counted = [queues[kind, None].engine for kind in ("collectives", "gpu") if (kind, None) in queues]
         first = [work.seq for work in map(oldest, counted) if work is not None]

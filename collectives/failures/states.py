@@ -1,4 +1,4 @@
-"""What a communicator is: open, closing, failed or left.  Events go in; its next state and what to do come out.
+"""The states of a communicator: open, closing, failed or left.  Events go in; its next state and what to do come out.
 
 docs/architecture.md has the table; `tests/collectives/failures/test_states.py` walks every edge of it.
 """
@@ -14,12 +14,12 @@ from hocket.control.protocol.messages import Lost, Verdict
 
 
 class Do(Enum):
-    """What a transition asks for."""
+    """A transition asks for these acts."""
 
     HALT = "halt"
     """End every wait here; calls before the event's `first` may finish, as others have finished them."""
     WAKE = "wake"
-    """Who waits for the verdict has it."""
+    """Wake those who wait for the verdict."""
     RELEASE = "release"
     """End the waits of streams, which closing may wait for."""
 
@@ -29,7 +29,7 @@ class State:
     """The fields that only some states fill in."""
 
     error: BaseException | None = None
-    """What ended it; None: nothing, or it is not known yet."""
+    """The error that ended it; None: nothing, or it is not known yet."""
     verdict: Verdict | Lost | None = None
     """The coordinator's."""
     raised: bool = False
@@ -83,7 +83,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Broke:
-    """What ended it, as this rank knows."""
+    """The error that ended it, as this rank knows."""
 
     error: BaseException
     first: int = 0
@@ -128,7 +128,7 @@ def _failed(state: State, **what: Any) -> Failed:
 
 
 def _leaving(state: Failed, event: Leaving) -> Next:
-    """What ended it is known, so there is nobody to wait for; else close() waits for the verdict."""
+    """Nobody is waited for where the error is known; else close() waits for the verdict."""
     known = state.error is not None
     return (Left(state.error, state.verdict, state.raised) if known else replace(state, closing=True)), ()
 

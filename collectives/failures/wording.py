@@ -87,7 +87,7 @@ def describe_account(account: Account | None, seen: str = "", seq: int = 0) -> s
 
 
 def _apart(account: Account, seq: int) -> str:
-    """How many calls a rank is behind one that has made `seq` of them, or ahead."""
+    """Say by how many calls a rank is behind one that has made `seq` of them, or ahead."""
     behind = seq - int(account.get("seq", 0)) if seq > 0 and "seq" in account else 0
     return f", {abs(behind)} call{'s' * (abs(behind) > 1)} {'behind' if behind > 0 else 'ahead'}" if behind else ""
 
@@ -98,7 +98,7 @@ class _Told:
     def __init__(self, verdict: Verdict, group: Group, seen: Mapping[int, str]) -> None:
         fault = verdict.fault
         self.group, self.by = group, fault.by if fault.by in group.members else None
-        """Who reported it; None: no member."""
+        """The rank that reported it; None: no member."""
         self.who = "a rank" if self.by is None else f"rank {self.by}"
         self.text, self.seq = fault.text, fault.seq
         self.where = f"{group.text}, call number {fault.seq}"
@@ -161,7 +161,7 @@ def _mismatch(report: _Told, me: int, call: str, closing: bool) -> errors.Error:
 
 
 def _instead(calls: Collection[str]) -> str:
-    """What the caller may have wanted."""
+    """A call that the caller may have wanted."""
     if any("alltoallv(" in call for call in calls):
         return PAIRWISE
     gathered = {match.groups() if (match := GATHERED.search(call)) else None for call in calls}

@@ -1,4 +1,4 @@
-"""What `GpuQueue` stands on: this rank's channels, streams, scratch memory and kernels; made by all members together.
+"""The base of `GpuQueue`: this rank's channels, streams, scratch memory and kernels; made by all members together.
 
 Its channels stand on those of the host: the ranks agree on each call by these, and the bytes go from GPU to GPU where
 one can map the other's memory (transports/cuda_ipc/protocol.h), else through pinned memory and the host channel
@@ -19,7 +19,7 @@ from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.gpu.meeting import KERNELS, LARGEST, ROOM, Meeting
 from hocket.collectives.gpu.stream_ops import StreamOps
-from hocket.collectives.gpu.trial import Found, Share, first, tried
+from hocket.collectives.gpu.trial import Abilities, Share, first, tried
 from hocket.errors import TransportError
 from hocket.system.cuda import driver
 from hocket.transports.cuda_ipc.channels import SEGMENT, CudaChannels
@@ -35,13 +35,13 @@ RELEASE_WAIT = 1.0
 RESULTS_WAIT = 1.0
 """Seconds after a failure in which results of earlier calls may still arrive."""
 RELEASES, RELEASE_EVERY = 100, 0.1
-"""How often streams' waits are ended then, and how many seconds apart: a live rank's issued work may undo it."""
+"""Streams' waits are ended this often then, and so many seconds apart: a live rank's issued work may undo it."""
 
 
 class GpuContext:
     """A queue's part of this rank's GPU: channels to the peers, streams, scratch memory and kernels."""
 
-    def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], trial: Found) -> None:
+    def __init__(self, ordinal: int, rank: int, groups: Sequence[tuple[int, ...]], trial: Abilities) -> None:
         self.device = driver.device(ordinal)
         near = next(group for group in groups if rank in group)
         self.segment = SLOT if any(map(any, trial.mapped)) else SEGMENT
@@ -66,7 +66,7 @@ class GpuContext:
         self._rank, self._order = rank, [near.index(r) for r in sorted(near)]
         self.channels: CudaChannels | None = None
         self.offer: Any = None
-        """What the peers need (JSON)."""
+        """The offer that the peers need (JSON)."""
         try:
             if len(self._near) > 1:  # besides this rank there are others
                 room = ROOM if self._processors else 0
@@ -200,7 +200,7 @@ def leave() -> None:
         each.leave()
 
 
-def build(members: Members, ordinal: int, share: Share) -> tuple[GpuContext | None, Found]:
+def build(members: Members, ordinal: int, share: Share) -> tuple[GpuContext | None, Abilities]:
     """This rank's part of a queue on that GPU, if the members can have one."""
     context, trial = None, tried(members, ordinal, share)
     if trial.why_staged:

@@ -1,4 +1,4 @@
-"""What a communicator knows of its members' GPUs, and how it comes to its queue of calls on their arrays."""
+"""A communicator's knowledge of its members' GPUs, and how it comes to its queue of calls on their arrays."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ class Gpus:
         self._to_register.clear()
 
     def words(self, size: int) -> list[str]:
-        """How GPU arrays go to the other members, in words; [] if there were none yet.  `size`: of the communicator."""
+        """Tell how GPU arrays go to the other members, in words; [] if there were none yet.  `size`: of the
+        communicator."""
         if self.why_staged is None:
             return []
         if self.why_staged:

@@ -22,7 +22,7 @@ log = logging.getLogger("hocket")
 
 
 class GpuQueue(Queue):
-    """As `Queue`, with this rank's part of the GPUs' own channels."""
+    """A `Queue` with this rank's part of the GPUs' own channels."""
 
     where = " on a GPU"
     context: GpuContext

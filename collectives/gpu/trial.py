@@ -1,4 +1,5 @@
-"""What the members' GPUs can do with each other: tried by all of them together, at the first call on GPU arrays."""
+"""The members' GPUs, and what they can do with each other: tried by all of them together, at the first call on GPU
+arrays."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ Share = Callable[[Any], list[Any]]
 """Takes a JSON value and returns every member's, by rank.  All members call it together."""
 
 
-class Found(NamedTuple):
-    """What the trial found.  The same on all members."""
+class Abilities(NamedTuple):
+    """The result of the trial.  The same on all members."""
 
     why_staged: str
     """Why arrays must go through host memory whole; "" if they need not."""
@@ -35,7 +36,7 @@ class Found(NamedTuple):
     """Multiprocessors that each rank has for kernels which meet: of the smallest GPU, by the ranks that share it."""
 
 
-def tried(members: Members, ordinal: int, share: Share) -> Found:
+def tried(members: Members, ordinal: int, share: Share) -> Abilities:
     """All steps of the trial, on this rank's GPU number `ordinal`."""
     proof, why = None, ""
     try:
@@ -50,12 +51,12 @@ def tried(members: Members, ordinal: int, share: Share) -> Found:
         raise
 
 
-def _found(members: Members, share: Share, proof: Proof | None, why: str) -> Found:
+def _found(members: Members, share: Share, proof: Proof | None, why: str) -> Abilities:
     why = first(share, why)
     if why or proof is None:
         if proof is not None:
             proof.close()
-        return Found(why, [], "", "", 0)
+        return Abilities(why, [], "", "", 0)
     offers = share(proof.offer())
     refused = proof.reach(offers)
     tables = share([None if r == members.rank else why or _host(members, r) for r, why in enumerate(refused)])
@@ -68,7 +69,7 @@ def _found(members: Members, share: Share, proof: Proof | None, why: str) -> Fou
     proof.let_go()
     share(None)  # now no rank has this one's memory mapped
     proof.close()
-    return Found("", both, why_events, why_apart, processors)
+    return Abilities("", both, why_events, why_apart, processors)
 
 
 def _no_words(members: Members, share: Share, proof: Proof, peers: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""What the environment says, read in one place, once.
+"""The environment's settings, read in one place, once.
 
 Every variable that users set is a line of VARIABLES (which `hocket doctor` prints).  A bad value is an ArgumentError
 that names the variable, the value and what is accepted.  Knows nothing of launchers (launchers.py reads theirs).
@@ -261,9 +261,9 @@ def _agree_on_certificates(settings: dict[str, Any]) -> None:
 
 PLACE = ("HOCKET_LOBBY", "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
          "HOCKET_LAST_WORDS", "HOCKET_RECORDER_FD")  # fmt: skip
-"""What `hocket run` leaves for its ranks; read by launchers.py, last_words.py and recording/memory.py."""
+"""`hocket run` leaves these for its ranks; read by launchers.py, last_words.py and recording/memory.py."""
 ELSEWHERE = ("HOCKET_FUSION_THRESHOLD", "HOCKET_CFLAGS")
-"""What is read elsewhere: by frameworks/horovod/settings.py; by setup.py."""
+"""Other files read these: by frameworks/horovod/settings.py; by setup.py."""
 
 
 def _warn_of_unknown(environ: Iterable[str]) -> None:

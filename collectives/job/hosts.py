@@ -7,7 +7,7 @@ from typing import Any
 
 
 def machine(facts: dict[str, Any], near: bool) -> tuple[str, ...]:
-    """What tells machines apart: containers of one kernel have node names of their own.
+    """The facts that tell machines apart: containers of one kernel have node names of their own.
 
     `near`: memory was tried.  Then ranks that have no folder in common are apart unless it is proven that they are not:
     containers may have one node name, and each devices of its own.
@@ -16,7 +16,8 @@ def machine(facts: dict[str, Any], near: bool) -> tuple[str, ...]:
 
 
 def reached(size: int, tables: Iterable[Sequence[Sequence[str | None]]]) -> list[int]:
-    """Of each rank: those that it reaches, and that reach it, by one of the transports.
+    """The ranks that each rank reaches, and that reach it, by one of the transports. those that it reaches, and that
+    reach it, by one of the transports.
 
     `tables`: a transport's refusals, [from][to].
     """
@@ -31,7 +32,7 @@ def reached(size: int, tables: Iterable[Sequence[Sequence[str | None]]]) -> list
 
 
 def alike(places: Sequence[Hashable]) -> list[int]:
-    """Of each rank: those at the same place."""
+    """The ranks at the same place, for each rank: those at the same place."""
     by_place: dict[Hashable, int] = {}
     for r, place in enumerate(places):
         by_place[place] = by_place.get(place, 0) | 1 << r

@@ -166,7 +166,7 @@ def _newcomer(
 def _maker(
     settings: Config, transport: str | None, make_default: bool
 ) -> Callable[[Start, float, Elastic], Communicator]:
-    """What makes the communicator of a generation of an elastic job."""
+    """A function that makes the communicator of a generation of an elastic job."""
 
     def make(start: Start, wait: float, elastic: Elastic) -> Communicator:
         return _communicator(start, settings, transport, wait, make_default, elastic)

@@ -1,4 +1,4 @@
-"""What a rank died of, for `hocket run`, which names the rank that failed first, not one that only followed.
+"""A rank's reason to die, for `hocket run`, which names the rank that failed first, not one that only followed.
 
 When a rank dies the others raise PeerLostError, and may end before it.  So at its exit a rank leaves a line of JSON in
 a file of the job's private directory: {"followed": bool, "text": "ValueError: ..."}.  A rank that was killed leaves no
@@ -20,10 +20,10 @@ from hocket.errors import ArgumentError, Error, PeerLostError, ScheduleError
 PLACE = "HOCKET_LAST_WORDS"
 """The variable that names this rank's file."""
 MEETS = "-meets"
-"""What ends the name of the file that is there while the rank meets the others."""
+"""The end of the name of the file that is there while the rank meets the others."""
 LONGEST = 300  # characters of an error's first line
 OWN_FAULT = (ArgumentError, ScheduleError)
-"""Those of hocket's errors that no other rank can be the cause of."""
+"""Those errors of hocket's that no other rank can be the cause of: ArgumentError and its like."""
 
 
 class Words(NamedTuple):

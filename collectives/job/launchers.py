@@ -56,7 +56,7 @@ MPI_LAUNCHERS = ("Open MPI", "MPICH or Intel MPI")
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What one launcher says."""
+    """The words of one launcher."""
 
     by: Launcher
     rank: int
@@ -74,7 +74,7 @@ def mpi_place(environ: Environ) -> tuple[int, int, str] | None:
 
 
 def claims_of(environ: Environ) -> list[Claim]:
-    """What the launchers say, or the systems that number pods; never empty.  ArgumentError if they disagree."""
+    """The claims of the launchers, or of the systems that number pods; never empty.  ArgumentError if they disagree."""
     return _agreed(environ, _pods(environ) or [claim for each in LAUNCHERS if (claim := _claim(environ, each))])
 
 

@@ -101,7 +101,8 @@ def detect(
 
 
 def launched(ranks: int | None) -> int | None:
-    """How many ranks a launcher has started this program as; None: it was started by hand, or to start `ranks`."""
+    """The number of ranks that a launcher has started this program as; None: it was started by hand, or to start
+    `ranks`."""
     place = _without_secret()
     return None if place.launcher == ALONE.name or (place.size == 1 and ranks) else place.size
 

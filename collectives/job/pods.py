@@ -15,7 +15,7 @@ Environ = Mapping[str, str]
 
 
 class Pod(NamedTuple):
-    """What a system says of this process.  `variables`: those that say it, for a text."""
+    """A system's words about this process.  `variables`: those that say it, for a text."""
 
     system: str
     variables: str
@@ -74,7 +74,7 @@ SYSTEMS: tuple[Callable[[Environ], Pod | None], ...] = (indexed_job, torch_polic
 
 
 def pods(environ: Environ) -> Iterator[Pod]:
-    """What each system that is present says; nothing where RANK is set."""
+    """The pods that each present system tells of; nothing where RANK is set."""
     if environ.get("RANK"):
         return
     for system in SYSTEMS:

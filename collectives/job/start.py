@@ -1,4 +1,4 @@
-"""How a rank comes to meet the others: at an address, in a store, or through MPI."""
+"""A rank's ways to meet the others: at an address, in a store, or through MPI."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_SECRET = (
 
 
 class Start(NamedTuple):
-    """Who this rank is, how that was found, and how it meets the others: a session, and the job's name."""
+    """This rank, how it was found, and how it meets the others: a session, and the job's name."""
 
     rank: int
     size: int

@@ -1,4 +1,4 @@
-"""How an error of hocket's that nobody catches is printed: without hocket's own frames, and by one rank of a job.
+"""Print an error of hocket's that nobody catches: without hocket's own frames, and by one rank of a job.
 
 Ranks that fail together raise the same text, which tells of all of them.  Under `hocket run` the first of them prints
 it; the others print one line, with the user's lines that led there.

@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
 
 
-class Way(NamedTuple):
-    """How this rank reaches another one."""
+class Reach(NamedTuple):
+    """This rank's way to another one."""
 
     rank: int
     transport: str
     detail: str
-    """What the transport says of this way; "" if nothing."""
+    """The transport's words about this way; "" if nothing."""
     refusals: tuple[tuple[str, str], ...]
     """Each other transport, best first, and why it is not used."""
     address: str
     """Where the other rank listens, if the transport has addresses; else ""."""
 
 
-def ways(comm: Communicator) -> Iterator[Way]:
-    """Those to all other ranks of the communicator, in rank order."""
+def ways(comm: Communicator) -> Iterator[Reach]:
+    """The ways to all other ranks of the communicator, in rank order."""
     world = comm.world
     for peer, member in enumerate(comm.members):
         if peer == comm.rank:
@@ -33,4 +33,4 @@ def ways(comm: Communicator) -> Iterator[Way]:
         others = [each for each in dict.fromkeys([*world.tables, *world.absent]) if each != name]
         refusals = tuple((each, world.refusal(each, member) or f"comes after {name}") for each in others)
         detail = getattr(used, "detail", lambda rank: "")(member)
-        yield Way(peer, name, detail, refusals, getattr(used, "host_of", lambda rank: "")(member))
+        yield Reach(peer, name, detail, refusals, getattr(used, "host_of", lambda rank: "")(member))

@@ -59,7 +59,7 @@ class Supply(NamedTuple):
     """The transports of a job."""
 
     names: Sequence[str]
-    """Those to try, best first; the later ones are not even opened if the earlier ones reach everybody."""
+    """Transports to try, best first; the later ones are not even opened if the earlier ones reach everybody."""
     make: Callable[[str], Transport | str]
     """Builds one, or gives the reason why it cannot be."""
     check: Callable[[str], None] = lambda name: None
@@ -69,7 +69,7 @@ class Supply(NamedTuple):
 class World:
     """This process's place among all ranks.
 
-    `tuning`: what `hocket tune` has left on this machine; rank 0's counts.  `mpi`: the MPI job that the ranks are.
+    `tuning`: what `hocket tune` has left on this machine; rank 0's is used.  `mpi`: the MPI job that the ranks are.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class World:
         self.transports: dict[str, Transport] = {}
         self.absent: dict[str, str] = {}
         self.traits: dict[str, Traits] = {}
-        """Of every transport that some rank has: all ranks know the same."""
+        """Traits of every transport that some rank has: all ranks know the same."""
         self.tables: dict[str, list[list[str | None]]] = {}
         """transport -> [rank][peer] -> None where it reaches that peer, else the reason."""
         self.opener = Opener(self)
@@ -99,13 +99,13 @@ class World:
         """The thread that is this rank, if it is not the whole process; NO_THREAD: it is not known, or has ended."""
         self.why = ""
         self.reactor: Closing | None = None
-        """What is closed with it."""
+        """The world closes this with itself."""
         self.elastic = elastic
-        """What outlives this world, if the job is elastic."""
+        """The elastic job, which outlives this world, if there is one."""
         self.generation = elastic.generation if elastic else 0
         self.infos: tuple[Any, ...] = ()
         self.previous_ranks: tuple[int | None, ...] = ()
-        """What the members said when they made this generation, and which ranks they had before."""
+        """The members' words when they made this generation, and the ranks that they had before."""
         self.previous_lost: dict[int, str] = {}
         """By rank of the generation before, who is no member: "dead", "left", "unreachable" or "excluded"."""
         session.own(self)
@@ -211,7 +211,7 @@ class World:
 
     @property
     def gone(self) -> Gone:
-        """Who was lost, and who has left the job."""
+        """The ranks that were lost, and those that have left the job."""
         return self.session.gone
 
     def renewing(self) -> dict[int, dict[str, int]]:
@@ -287,7 +287,7 @@ class World:
 
 
 def noted(message: Verdict | Lost | Left) -> tuple[Kind, str, int]:
-    """What the recorder keeps of it: its kind, a word, and the rank that it is about."""
+    """A note for the recorder: its kind, a word, and the rank that it is about."""
     if isinstance(message, Left):
         return Kind.LEFT, "", message.rank
     if isinstance(message, Lost):

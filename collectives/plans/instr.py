@@ -1,4 +1,4 @@
-"""What a plan is made of: instructions on pieces of spaces, and where the chunks of a call lie.
+"""The parts of a plan: instructions on pieces of spaces, and where the chunks of a call lie.
 
 lower.py makes them, plan.pyx packs them for the engine.  Must not know: channels, time, and what bytes mean.
 """
@@ -29,13 +29,13 @@ class Apply(NamedTuple):
 
     factor: float = 1.0
     taken: DType | None = None
-    """What src's elements are, if they are encoded; None: what is on the wire."""
+    """The dtype of src's elements, if they are encoded; None: what is on the wire."""
     made: DType | None = None
-    """What dst's elements are, if they are decoded; None: what is on the wire."""
+    """The dtype of dst's elements, if they are decoded; None: what is on the wire."""
 
 
 class Residual(NamedTuple):
-    """What an encoding adds and leaves: beside each float that is encoded, one in each of two spaces."""
+    """The floats that an encoding adds and leaves: beside each float that is encoded, one in each of two spaces."""
 
     before: int | None
     """The space of what is added; None: nothing is."""
@@ -46,7 +46,7 @@ class Residual(NamedTuple):
 
 
 class Instr(NamedTuple):
-    """What a plan is made of; plan.pxd says more."""
+    """One step of a plan; plan.pxd says more."""
 
     kind: str
     """send, recv, reduce, copy, apply, call or probe"""
@@ -70,7 +70,7 @@ class Instr(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """What a call keeps of its encodings."""
+    """The residuals of a call's encodings."""
 
     at: Callable[[int], int]
     """Where the elements of a chunk begin in each residual, in bytes."""
@@ -97,7 +97,7 @@ class ChunkLayout:
 
 
 class Wires(NamedTuple):
-    """What lowering may count on of the channels."""
+    """The channels' properties that lowering may count on."""
 
     eager: int = 0
     """Messages up to so many bytes are surely buffered by their channel."""
@@ -108,7 +108,7 @@ class Wires(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """What is done to elements on their way."""
+    """The changes to elements on their way."""
 
     before: Apply | None = None
     """To what this rank brings ..."""
@@ -123,7 +123,7 @@ class Elements(NamedTuple):
 
 
 class About(NamedTuple):
-    """What a plan says of its call: to the engine, to the other ranks, and to people."""
+    """The words of a plan about its call: to the engine, to the other ranks, and to people."""
 
     collective: str = ""
     algorithm: str = ""
@@ -135,15 +135,15 @@ class About(NamedTuple):
     itemsize: int = 1
     """Bytes of an element on the wire."""
     nbytes: int = 0
-    """Of the whole vector."""
+    """Bytes of the whole vector."""
     fingerprint: int = 0
     codec: Codec | None = None
-    """Of the encoded instructions."""
+    """The codec of the encoded instructions."""
 
 
 @dataclass
 class Lowered:
-    """What `Plan` is made of."""
+    """The parts of a `Plan`."""
 
     steps: list[list[Instr]] = field(default_factory=list)
     scratch: int = 0

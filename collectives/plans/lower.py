@@ -81,7 +81,7 @@ class _Lowering:
         self.done = 0
         """Steps of the schedule."""
         self.lengths, self.held = layout.lengths, layout.held
-        """Of the chunks, as they are in the step that is being lowered."""
+        """The lengths of the chunks, and which are held, in the step that is being lowered."""
         self.schedule: Schedule = algorithm.steps(rank, size, root)
         self.result = Lowered()
         contract = CONTRACTS[algorithm.collective]
@@ -144,7 +144,7 @@ class _Lowering:
         self.held = self.layout.held if encoded else None
 
     def _residual(self, chunks: Sequence[int], before: int | None, after: int) -> Residual:
-        """Of these chunks, in these spaces."""
+        """The residual of these chunks, in these spaces."""
         assert self.layout.residuals is not None
         return Residual(before, after, [self.layout.residuals.at(c) for c in chunks if self.lengths[c]] or [0])
 

@@ -107,7 +107,7 @@ class Planner:
         return plan
 
     def _about(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> About:
-        """What a plan says of its call: to the other ranks, and to people."""
+        """The plan's words about its call: to the other ranks, and to people."""
         agreed = f"{self.members.name}|{call.agreed}|{how.name}|{algorithm.name}|{queue.where}|{ask.within}"
         where = queue.where + (f" within {ask.within}" if ask.within else "")
         special = ask.algorithm or asked(self.world.config.algorithm, call.contract.collective)
@@ -253,7 +253,7 @@ class Planner:
 
 
 def _applied(factor: float | None, taken: DType | None = None, made: DType | None = None) -> Apply | None:
-    """What is done to a vector before it is sent, or after it came; None: nothing."""
+    """The change to a vector before it is sent, or after it came; None: nothing."""
     nothing = factor is None and taken is None and made is None
     return None if nothing else Apply(1.0 if factor is None else factor, taken, made)
 

@@ -1,1 +1,1 @@
-"""What ranks did last, in memory that others can read; and what is made of it."""
+"""The latest events of ranks, in memory that others can read; and what is made of them."""

@@ -27,7 +27,7 @@ LONGEST = 192
 
 
 def numbers(fd: int) -> dict[Link, int]:
-    """What the kernel knows of a connection; nothing of what is no TCP socket."""
+    """The kernel's numbers about a connection; none for what is no TCP socket."""
     with socket.socket(fileno=socket.dup(fd)) as same:
         info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LONGEST)
     return {

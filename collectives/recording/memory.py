@@ -14,9 +14,9 @@ HANDED = "HOCKET_RECORDER_FD"
 """The variable by which `hocket run` tells a rank the descriptor of its recorder."""
 NAME = "hocket-recorder"
 LINK = f"/memfd:{NAME} (deleted)"
-"""What /proc/PID/fd says of such a file."""
+"""The words of /proc/PID/fd about such a file."""
 TRACE_END = ".ring"
-"""What ends the names of a trace's files."""
+"""The end of the names of a trace's files."""
 RINGS, ROOM, TRACE_ROOM = 64, 1024, 1 << 20
 """Rings of a recorder, and records of one; of one in a trace."""
 RINGS_AT = 1 << 20

@@ -22,13 +22,13 @@ class Followed(NamedTuple):
     """A queue whose calls are recorded."""
 
     about: dict[str, Any]
-    """What the recorder tells of it."""
+    """The recorder's words about it."""
     members: Sequence[int]
     """World ranks."""
 
 
 class OwnRecorder:
-    """What a rank records: its engines' calls, and what else happens to it, in a ring of its own.
+    """The events of one rank: its engines' calls, and what else happens to it, in a ring of its own.
 
     `job`: the same on all ranks of the job, and of no other.
     """
@@ -36,7 +36,7 @@ class OwnRecorder:
     def __init__(self, recorder: Recorder, rank: int, size: int, job: str) -> None:
         self.recorder, self.rank, self.size, self.job = recorder, rank, size, job
         self.traces = 0
-        """How often it was asked to trace; 0: it does not."""
+        """The number of traces that want its events; 0: it does not."""
         self._links = Links(self)
         self._queues: weakref.WeakKeyDictionary[Queue, Followed] = weakref.WeakKeyDictionary()
         self._about = {"kind": "rank", "index": rank}
@@ -82,7 +82,7 @@ class OwnRecorder:
 
     @property
     def queues(self) -> list[tuple[Queue, Followed]]:
-        """Those that are followed."""
+        """The queues that are followed."""
         queues = [queue for ref in self._queues.keyrefs() if (queue := ref()) is not None]  # others come meanwhile
         return [(queue, self._queues[queue]) for queue in queues]
 

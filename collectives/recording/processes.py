@@ -19,18 +19,18 @@ NEWEST = 1024
 """Records of a ring that are read: a trace has many more."""
 
 
-class Found(NamedTuple):
+class Process(NamedTuple):
     """One process's recorder."""
 
     pid: int | None
     """The process, as this one sees it; None: it has died, and its launcher keeps the recorder."""
     state: str
-    """What /proc says of the process, in words."""
+    """The state of the process in words, by /proc."""
     parts: list[Recorded]
-    """Of its ranks."""
+    """The recorded parts, one a rank."""
 
 
-def recorders(job: str | None = None, among: Iterable[int] | None = None, others: bool = False) -> list[Found]:
+def recorders(job: str | None = None, among: Iterable[int] | None = None, others: bool = False) -> list[Process]:
     """All of this user's: of this job, and held by one of these processes, if any are named.
 
     `others`: other users' too, whom nobody should trust; root alone can.  Cost: a look at each descriptor of the
@@ -61,16 +61,16 @@ def _descriptors(pid: int) -> list[str]:
         return []
 
 
-def _read(held: list[tuple[int, str]], job: str | None) -> Found | None:
+def _read(held: list[tuple[int, str]], job: str | None) -> Process | None:
     for _, path in held:
         with contextlib.suppress(OSError, NotARecording):
             parts = _parts(path, job)
             owner = next((pid for pid, _ in held if parts and parts[0].facts.pid == _own_number(pid)), None)
-            return Found(owner, "dead" if owner is None else state(owner), parts)
+            return Process(owner, "dead" if owner is None else state(owner), parts)
     return None
 
 
-def without_one(processes: list[Found]) -> list[int]:
+def without_one(processes: list[Process]) -> list[int]:
     """Processes that have loaded hocket's engine, and whose recorder is not among these."""
     seen, own = {each.pid for each in processes}, os.getpid()
     unseen = []
@@ -101,7 +101,7 @@ def _own_number(pid: int) -> int:
     return pid
 
 
-def described(processes: Iterable[Found]) -> list[tuple[Recorded, str]]:
+def described(processes: Iterable[Process]) -> list[tuple[Recorded, str]]:
     """Each rank's part, with what its process does."""
     every = [(part, process) for process in processes for part in process.parts]
     return [(part, f"process {process.pid or part.facts.pid} is {process.state}") for part, process in every]
@@ -119,7 +119,7 @@ def ancestors(pid: int, most: int = 8) -> list[int]:
 
 
 def state(pid: int) -> str:
-    """What /proc says of a process, in words."""
+    """The state of a process in words, by /proc."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             letter = file.read().rpartition(")")[2].split()[0]

@@ -69,7 +69,7 @@ cdef Recorder _of_process = None
 _lock = threading.RLock()
 """Ranks may be threads, and files are made without the GIL."""
 cdef int _traces = 0
-"""Who wants the process's trace: it has one for all its ranks."""
+"""The number of traces of the process that are wanted: it has one for all its ranks."""
 
 
 @cython.no_gc_clear             # which __dealloc__ needs
@@ -231,7 +231,7 @@ cdef class Recorder:
             return self.copy
 
     def untrace(self):
-        """As often as `trace`: then it has ended.  Its file stays."""
+        """End one `trace`; the last of them ends the file: then it has ended.  Its file stays."""
         global _traces
         with _lock:
             _traces -= 1
@@ -247,7 +247,7 @@ cdef class Recorder:
 
 
 cdef int _copy(char* to, str text, size_t room) except -1:
-    """As a C text, cut where there is no room."""
+    """Copy a text as C has it, cut where there is no room."""
     cdef bytes data = text.encode()[:room - 1]
     memset(to, 0, room)
     memcpy(to, <char*>data, len(data))

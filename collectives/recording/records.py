@@ -1,4 +1,4 @@
-"""What a recorder holds (system/record.h), as NumPy arrays: read from memory that nobody can trust.
+"""The content of a recorder (system/record.h), as NumPy arrays: read from memory that nobody can trust.
 
     for rank in read(data):                     # one of them, unless ranks are threads
         for ring in rank.rings:
@@ -75,7 +75,7 @@ MOST_MEMBERS = 600
 
 
 class Kind(enum.IntEnum):
-    """What a record tells; system/record.h has the same numbers."""
+    """The kind of a record; system/record.h has the same numbers."""
 
     CALL = 1
     DONE = 2
@@ -115,7 +115,7 @@ class NotARecording(Error):
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a process's recorder, and of one rank in it."""
+    """Facts about a process's recorder, and about one rank in it."""
 
     rank: int
     size: int
@@ -126,7 +126,8 @@ class Facts:
     host: str
     boot_id: str
     timens_ns: int
-    """What its time namespace adds to CLOCK_MONOTONIC.  Ranks with this and the boot id in common have one clock."""
+    """Nanoseconds that its time namespace adds to CLOCK_MONOTONIC.  Ranks with this and the boot id in common have one
+    clock."""
     monotonic_ns: int
     realtime_ns: int
     """CLOCK_MONOTONIC and CLOCK_REALTIME, read together when the recorder was made."""
@@ -138,7 +139,7 @@ class Facts:
 
     @property
     def overflow(self) -> str:
-        """What there was no room for, in words; "": nothing."""
+        """Things that there was no room for, in words; "": nothing."""
         engines = f"{self.refused} engines have no ring, and their calls are not seen" if self.refused else ""
         return "; ".join(filter(None, (engines, f"{self.unnamed} texts had no room" if self.unnamed else "")))
 
@@ -151,7 +152,7 @@ class What:
     collective: str = ""
     algorithm: str = ""
     transports: str = ""
-    """As "shm+tcp"."""
+    """The transports: "shm+tcp"."""
     bytes: int = 0
     fingerprint: int = 0
     site: str = ""
@@ -163,7 +164,7 @@ NOTHING = What()
 
 @dataclass(frozen=True)
 class Ring:
-    """What one engine recorded; or the rank itself: `kind` "rank"."""
+    """The records of one engine; or of the rank itself: `kind` "rank"."""
 
     comm: str
     """The communicator's name."""
@@ -174,7 +175,7 @@ class Ring:
     members: tuple[int, ...]
     """World ranks, by rank of the communicator; () if there are too many to tell."""
     records: NDArray[Any]
-    """Of dtype RECORD, the oldest first."""
+    """Records of dtype RECORD, the oldest first."""
     lost: int = 0
     """Older ones that were overwritten."""
     priority: int = 0

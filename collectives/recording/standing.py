@@ -14,7 +14,7 @@ WAITS = (Kind.WAIT_RECV, Kind.WAIT_SEND)
 
 
 class Standing(NamedTuple):
-    """Of one rank on one communicator."""
+    """The standing of one rank on one communicator."""
 
     comm: str
     kind: str
@@ -38,7 +38,8 @@ class Standing(NamedTuple):
 
 
 def standings(part: Recorded, now: int | None = None) -> list[Standing]:
-    """Of each of a rank's engines that made a call; the latest first.  `now`: CLOCK_MONOTONIC of that rank, ns."""
+    """The standing of each of a rank's engines that made a call; the latest first.  `now`: CLOCK_MONOTONIC of that
+    rank, ns."""
     now = ahead(part) if now is None else now
     every = [standing for ring in part.rings if ring.kind != "rank" and (standing := _of(part, ring, now))]
     return sorted(every, key=lambda each: (not each.inside, each.since))
@@ -89,7 +90,7 @@ def printable(text: str) -> str:
 
 
 def words(standing: Standing) -> str:
-    """As in "in call 7, allreduce(float32[2]) at train.py:3 in main, waits for rank 2 since 3.1 s"."""
+    """The standing in words: "in call 7, allreduce(float32[2]) at train.py:3 in main, waits for rank 2 since 3.1 s"."""
     number = f"tag {standing.seq}" if standing.kind == "messages" else f"call {standing.seq}"
     call = printable(standing.call) or "a call"
     site = f" at {printable(standing.site)}" if standing.site not in ("", "?") else ""

@@ -1,13 +1,13 @@
-"""What hocket's own threads (pool.py) do without the GIL: one leads, the others follow.
+"""The work of hocket's own threads (pool.py) without the GIL: one leads, the others follow.
 
-The leader drives what is queued while nobody waits for it.  When a run has ended of which somebody must be told, it goes
-to do that, and a follower leads as soon as there is something to drive: so data moves on while Python is busy.
+The leader drives what is queued while nobody waits for it.  When an awaited run ends, the
+leader runs its callback, and a follower leads: so data moves on while Python is busy.
 
 To wake a sleeping thread takes longer than all the rest of starting a run, so the leader stays awake for a while after
 its last work, and looks for more by itself.  It stands back for computing threads and for waiting ones.
 
 It looks every 50 us.  To sleep on descriptors was tried: each segment then woke it, on a core where a thread computes
-(`hocket.bench.overlap`, 16 MiB over TCP beside arithmetic, 3 runs each: loss 6 to 43 %, else -16 to 23 %).
+(`hocket.lab.overlap`, 16 MiB over TCP beside arithmetic, 3 runs each: loss 6 to 43 %, else -16 to 23 %).
 """
 
 from libc.stdint cimport uint32_t, uint64_t

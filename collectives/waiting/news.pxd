@@ -1,4 +1,4 @@
-"""What only this process knows, for its threads that sleep."""
+"""An eventfd that wakes sleeping threads of this process."""
 
 from libc.stdint cimport uint32_t, uint64_t
 

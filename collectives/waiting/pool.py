@@ -77,7 +77,7 @@ class Pool:
             awaits(bool(self._awaited))
 
     def take(self, runs: Iterable[Queued]) -> list[Awaited]:
-        """What is to be called for these, as far as it was not called yet: it is the caller's to call now."""
+        """Take over the calls for these runs that were not made yet: it is the caller's to call now."""
         ours = set(runs)
         with self._changed:
             taken = [each for each in self._awaited if each.run in ours]
@@ -152,7 +152,7 @@ class Pool:
         return None
 
     def _look(self) -> None:
-        """What waiting threads do now and then: is a rank gone, or stuck in another call?"""
+        """Look after the waiting threads now and then: is a rank gone, or stuck in another call?"""
         now = time.monotonic()
         with self._changed:
             if now - self._looked < LOOK:

@@ -1,4 +1,4 @@
-"""What is queued in this process, and what makes it go forward."""
+"""The queue of this process, and what makes it go forward."""
 
 from libc.stdint cimport uint32_t, uint64_t
 

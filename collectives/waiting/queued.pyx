@@ -177,7 +177,7 @@ cdef class Queued:
         return 0
 
     def look(self, double seconds):
-        """What a thread in `wait` does now and then: see whether the wait must end."""
+        """Look after a thread in `wait` now and then: see whether the wait must end."""
         if ended(&self.node) == BLOCKED and slow_check(&self.engine.core, <uint64_t>(seconds * 1e9)) < 0:
             hk_store32(&self.engine.core.aborted, 1)
             self.interrupted = True

@@ -321,7 +321,7 @@ cdef object head(Core* e):
 
 
 cdef object oldest_aside(Aside* a):
-    """What has been set aside since a recv with another tag had come: the oldest."""
+    """The oldest message that was set aside while a recv with another tag waited: the oldest."""
     cdef size_t slot
     cdef Stash* first = NULL
     for slot in range(TAG_SLOTS):

@@ -1,4 +1,4 @@
-"""How a thread waits for all that is queued."""
+"""A thread's wait for all that is queued."""
 
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""How a caller waits for all that is queued: on the descriptors of every run under way, and on news.pyx's.
+"""A caller's wait for all that is queued: on the descriptors of every run under way, and on news.pyx's.
 
 Where a run has none (its transport must be looked at) or another thread drives it, this one looks every 50 us.
 """
@@ -17,7 +17,8 @@ cdef extern from "poll.h" nogil:
 
 
 cdef int gather(Core* mine, pollfd* fds, int nfds, uint32_t** bell) noexcept nogil:
-    """What the queued runs wait for, but for held lanes: more descriptors behind the first `nfds`, or the bell of `mine`.
+    """Gather the descriptors that queued runs wait for, but for held lanes: more descriptors behind the first `nfds`,
+    or the bell of `mine`.
 
     How many descriptors there are then; -1 where some run can only be looked at.  No other engine's bell is slept on: it
     may go meanwhile, with its memory.

@@ -12,7 +12,7 @@ log = logging.getLogger("hocket")
 EVERY = 30.0
 """Seconds between looks."""
 SHARE = 0.5
-"""Of that time, which a rank's thread was ready to run without a core."""
+"""The part of that time in which a rank's thread was ready to run without a core."""
 
 
 def watch(later: Callable[[float, Callable[[], None]], object], rank: int, ranks: int) -> None:

@@ -114,17 +114,17 @@ class Work:
         return self
 
     def giving(self, result: Any) -> Work:
-        """The same call, of which this is the result."""
+        """The same call with this result."""
         self._result = result
         return self
 
     def turned(self, turn: Callable[[Any], Any]) -> Work:
-        """The same call, of which `turn` of its result is the result."""
+        """The same call, whose result() returns turn(result)."""
         self._turn = turn
         return self
 
     def __dir__(self) -> list[str]:
-        """What a user may call, for completion; not what the parts of the library call."""
+        """Names that a user may call, for completion; not those for other parts of the library."""
         hidden = {"ending", "giving", "turned", *vars(self)} - {"stream"}
         return [name for name in super().__dir__() if name not in hidden]
 

@@ -24,11 +24,11 @@ PATIENCE = 90.0
 TIMEOUT = 20.0
 """HOCKET_TIMEOUT of the ranks."""
 RANK = module("hocket.conformance.fuzz.rank")
-"""What a rank runs."""
+"""A rank runs this."""
 
 
 def judged(trial: Trial, late: list[int], stacks: str) -> list[str]:
-    """What is wrong with a program that has ended, the cause first; nothing if all is well."""
+    """Faults of a program that has ended, the cause first; nothing if all is well."""
     found = [(said, rank) for rank in range(trial.size) for said in trial.said(rank) if "error" in said]
     found.sort(key=lambda each: (each[0]["error"] == "PeerLostError", each[0]["at"]))
     lines: list[str] = []

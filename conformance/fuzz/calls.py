@@ -98,7 +98,7 @@ class Case:
         return (rows, *call.tail)
 
     def _wanted(self) -> Wanted | None:
-        """What this rank must get; None: nothing."""
+        """The result that this rank must get; None: nothing."""
         call, size = self.call, self.comm.size
         if call.collective == "barrier":
             return None

@@ -27,7 +27,7 @@ ENCODING = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 KEEPING = ("allreduce", "reduce_scatter", "allgather", "alltoall")
 """Collectives that take a residual; those of their algorithms that are named here do."""
 PRIVATE_ALGORITHMS = ("direct", "pairwise")
-"""Those that alltoallv may run: no rank knows the others' counts."""
+"""Algorithms that alltoallv may run: no rank knows the others' counts."""
 COMMUNICATORS = 7
 """At most so many at once."""
 TAGS = 3

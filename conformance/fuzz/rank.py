@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import hocket
 from hocket.conformance.fuzz.calls import Case, Made, WrongError
-from hocket.conformance.fuzz.messages import Exchange
+from hocket.conformance.fuzz.exchange import Exchange
 from hocket.conformance.fuzz.program import program
 from hocket.conformance.fuzz.rounds import Calls, Drop, Make, Messages, Round, Settle, as_text
 from hocket.conformance.jobs.trial import listen, say

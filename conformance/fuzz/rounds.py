@@ -1,4 +1,4 @@
-"""What a random program is made of: rounds, as data.  All ranks hold the same ones."""
+"""The rounds of a random program: rounds, as data.  All ranks hold the same ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Call:
     later: tuple[bool, ...]
     """Ranks that make it asynchronous."""
     repeats: int
-    """How often it is called: from the second time on it takes a shorter way."""
+    """The number of calls: from the second time on it takes a shorter way."""
     codec: str | None = None
     """One of values.CODECS."""
     keeps: bool = False
@@ -63,8 +63,8 @@ class Calls:
 
 @dataclass(frozen=True)
 class Messages:
-    """Of one communicator.  style: group; wait (asynchronous); leave (asynchronous, waited for later); ring and self
-    (sendrecv); blocking (all to one rank, which receives them from any).
+    """A round of messages on one communicator.  style: group; wait (asynchronous); leave (asynchronous, waited for
+    later); ring and self (sendrecv); blocking (all to one rank, which receives them from any).
     """
 
     comm: int

@@ -1,4 +1,4 @@
-"""What goes into the calls of a random program.
+"""The inputs of a random program's calls.
 
 Every array is a function of the seed, the place in the program and the rank, so that each rank can make all ranks'.
 """
@@ -26,7 +26,7 @@ OPAQUE: dict[str, np.dtype[Any]] = {
     "S7": np.dtype("S7"), "U3": np.dtype("U3"), "M8[s]": np.dtype("M8[s]"), "m8[ms]": np.dtype("m8[ms]"),
     "record": np.dtype([("a", "i4"), ("b", "f8"), ("c", "S3")]), AFFINE: np.dtype([("m", "u4"), ("c", "u4")]),
 }  # fmt: skip
-"""What is moved only; functions reduce `affine`, which stands for x -> m x + c."""
+"""Dtypes that are moved only; functions reduce `affine`, which stands for x -> m x + c."""
 ALL = {**DT, **OPAQUE}
 
 
@@ -55,7 +55,7 @@ CODECS: dict[str, tuple[str | Codec, float]] = {
     "QSGD": (QSGD(7), 1.02 / 7), "QSGD l2": (QSGD(3, 64, "l2"), 3.0), "TernGrad": (TernGrad(), 2.0),
     "Natural": (Natural(), 1.02),
 }  # fmt: skip
-"""What float32 is sent as; and the largest error of one encoding, as a part of the vector's largest magnitude."""
+"""Codecs of float32; and the largest error of one encoding, as a part of the vector's largest magnitude."""
 
 
 FUNCTIONS: dict[str, Function] = {"first": first, "larger": larger, "compose": compose}

@@ -1,1 +1,1 @@
-"""What says whether hocket works on this machine's GPU, and how fast."""
+"""A check whether hocket works on this machine's GPU, and how fast."""

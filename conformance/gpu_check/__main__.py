@@ -38,7 +38,7 @@ MPS = os.path.join(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"),
 """A pipe that exists while CUDA's Multi-Process Service runs."""
 
 
-class Part(NamedTuple):
+class Section(NamedTuple):
     """`where` is module:function; it gets the Options and yields Rows."""
 
     name: str
@@ -47,21 +47,21 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("environment", "hocket.conformance.gpu_check.environment:environment", 40),
-    Part("kernels", "hocket.conformance.gpu_check.kernels:check", 150),
-    Part("rooflines", "hocket.conformance.gpu_check.rooflines:rooflines", 60),
-    Part("hand-off", "hocket.conformance.gpu_check.handoff:handoff", 90),
-    Part("flag kernels", "hocket.conformance.gpu_check.flags:flags", 60),
-    Part("collectives, 2 ranks", "hocket.conformance.gpu_check.collectives:bits_of_two", 80),
-    Part("collectives, 4 ranks", "hocket.conformance.gpu_check.collectives:bits_of_four", 90),
-    Part("calls of the driver", "hocket.conformance.gpu_check.calls:calls", 40),
-    Part("times, 2 ranks", "hocket.conformance.gpu_check.collectives:times_of_two", 60),
-    Part("times, 4 ranks", "hocket.conformance.gpu_check.collectives:times_of_four", 90),
-    Part("a rank is killed", "hocket.conformance.gpu_check.collectives:killed", 60),
-    Part("torch.distributed", "hocket.conformance.gpu_check.torch.backend:backend", 70),
-    Part("training", "hocket.conformance.gpu_check.torch.training:training", 120),
-    Part("NCCL", "hocket.conformance.gpu_check.environment:nccl", 45),
-    Part("memory of torch and CuPy", "hocket.conformance.gpu_check.environment:memory", 60),
+    Section("environment", "hocket.conformance.gpu_check.environment:environment", 40),
+    Section("kernels", "hocket.conformance.gpu_check.kernels:check", 150),
+    Section("rooflines", "hocket.conformance.gpu_check.rooflines:rooflines", 60),
+    Section("hand-off", "hocket.conformance.gpu_check.handoff:handoff", 90),
+    Section("flag kernels", "hocket.conformance.gpu_check.flags:flags", 60),
+    Section("collectives, 2 ranks", "hocket.conformance.gpu_check.collectives:bits_of_two", 80),
+    Section("collectives, 4 ranks", "hocket.conformance.gpu_check.collectives:bits_of_four", 90),
+    Section("calls of the driver", "hocket.conformance.gpu_check.calls:calls", 40),
+    Section("times, 2 ranks", "hocket.conformance.gpu_check.collectives:times_of_two", 60),
+    Section("times, 4 ranks", "hocket.conformance.gpu_check.collectives:times_of_four", 90),
+    Section("a rank is killed", "hocket.conformance.gpu_check.collectives:killed", 60),
+    Section("torch.distributed", "hocket.conformance.gpu_check.torch.backend:backend", 70),
+    Section("training", "hocket.conformance.gpu_check.torch.training:training", 120),
+    Section("NCCL", "hocket.conformance.gpu_check.environment:nccl", 45),
+    Section("memory of torch and CuPy", "hocket.conformance.gpu_check.environment:memory", 60),
 )
 ENVIRONMENT = {  # where the user has not said otherwise
     # Streams that must run side by side are not put behind each other.  Processes under MPS share what there is of it,
@@ -73,7 +73,7 @@ ENVIRONMENT = {  # where the user has not said otherwise
 }
 
 
-def chosen(words: str | None) -> list[Part]:
+def chosen(words: str | None) -> list[Section]:
     """The parts of --parts: names, or module:function for one that is not in the list."""
     if words is None:
         return list(PARTS)
@@ -82,7 +82,7 @@ def chosen(words: str | None) -> list[Part]:
     for word in words.split(","):
         if word not in known and ":" not in word:
             raise ArgumentError(f"--parts {word}: no such part; known: {', '.join(known)}")
-        found.append(known.get(word) or Part(word, word, 60))
+        found.append(known.get(word) or Section(word, word, 60))
     return found
 
 
@@ -94,7 +94,7 @@ def perform(where: str, options: Options) -> None:
         say(row)
 
 
-def watched(part: Part, options: Options, limit: float, path: str | None = None) -> list[Finding]:
+def watched(part: Section, options: Options, limit: float, path: str | None = None) -> list[Finding]:
     """The rows of a part that runs in a process of its own; the last says how that ended.
 
     What it writes to stderr is appended to the file `path`.
@@ -195,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return check(chosen(given.parts), options, given.limit or BUDGET, given.json, given.log)
 
 
-def check(parts: Sequence[Part], options: Options, limit: float, path: str | None,
+def check(parts: Sequence[Section], options: Options, limit: float, path: str | None,
           log: str | None = None) -> int:  # fmt: skip
     before, deadline = _machine(), time.monotonic() + BUDGET
     found: dict[str, list[Finding]] = {}

@@ -51,7 +51,7 @@ class Arena:
         device.synchronize(0)
 
     def wrong(self, *results: tuple[Spot, DType, Array]) -> str:
-        """What differs from these results, and from the image everywhere else."""
+        """The differences from these results, and from the image everywhere else."""
         want = self.image[: self.used].copy()
         for spot, _, expected in results:
             where = slice(spot.start, spot.start + spot.nbytes)

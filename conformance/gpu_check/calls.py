@@ -1,4 +1,4 @@
-"""What single calls of the driver cost the host: the floor of what a collective costs it."""
+"""The cost of single calls of the driver to the host: the floor of what a collective costs it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ RELEASED = 4.0
 
 
 class Verdicts:
-    """How many calls had other results than the same call on arrays of the host, on any rank."""
+    """The number of calls whose results differ from the same call's on arrays of the host, on any rank."""
 
     def __init__(self, comm: Any) -> None:
         self.comm, self.calls = comm, 0

@@ -25,7 +25,7 @@ _INT, _FLAGS = ctypes.c_int, ctypes.c_uint
 
 
 class IpcHandle(ctypes.Structure):
-    """Of an event, for another process; passed by value."""
+    """The handle of an event, for another process; passed by value."""
 
     _fields_ = [("reserved", ctypes.c_ubyte * 64)]
 
@@ -75,7 +75,7 @@ class Gpu:
         return f"{(text.value or b'unknown').decode()} (CUDA error {code})"
 
     def out(self, kind: Any, name: str, *arguments: Any) -> int:
-        """What a call writes through its first argument."""
+        """Call a function, and return what it writes through its first argument."""
         value = kind()
         self.call(name, ctypes.byref(value), *arguments)
         return int(value.value or 0)

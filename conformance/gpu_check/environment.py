@@ -1,4 +1,4 @@
-"""What the check runs on and with; what of torch's and CuPy's memory other processes may map; and NCCL, if it will."""
+"""The check's surroundings; what of torch's and CuPy's memory other processes may map; and NCCL, if it will."""
 
 from __future__ import annotations
 

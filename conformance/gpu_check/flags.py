@@ -123,7 +123,7 @@ def collectives(ranks: Ranks, dtype: str, count: int) -> dict[str, tuple[list[La
 
 
 def results(ranks: Ranks, dtypes: Sequence[str], counts: Sequence[int]) -> list[str]:
-    """What each collective does wrong.  It ends with the first that gives up: the status word then stops all."""
+    """Faults of each collective.  It ends with the first that gives up: the status word then stops all."""
     rng = np.random.default_rng(7)
     wrong: list[str] = []
     for dtype in dtypes:

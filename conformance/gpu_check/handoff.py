@@ -1,4 +1,4 @@
-"""How one process's stream hands over to another's, on one GPU: what it costs, and what happens if one process dies.
+"""The handover from one process's stream to another's, on one GPU: what it costs, and what happens if one process dies.
 
 Contexts of different processes take turns on a GPU, so a kernel that waits for another may wait for a time slice.
 """

@@ -43,7 +43,7 @@ FLOATS = (1, 63, 255, 256, 257, 4099, 65_539)
 """Lengths of vectors that are encoded."""
 CODED = (*CODECS, *HALVES.values(), Int(3), OneBit(), Natural(), QSGD(22, norm="l2"), TernGrad())
 KEY = 0xFEDCBA9876543210
-"""Of random numbers."""
+"""The key of random numbers."""
 PATIENCE = 100.0
 """Seconds for all to be compiled."""
 

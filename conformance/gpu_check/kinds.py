@@ -130,7 +130,7 @@ class Torch:
 
 
 def version(*names: str) -> str:
-    """Of the first of these packages that is installed; "": none is."""
+    """The version of the first of these packages that is installed; "": none is."""
     for name in names:
         try:
             return importlib.metadata.version(name)

@@ -1,4 +1,4 @@
-"""How near the kernels come to the rate at which the GPU copies its memory; and with how many blocks.
+"""The kernels' rates beside that at which the GPU copies its memory; and the number of blocks.
 
 Rates count what is read and what is written.  Buffers are far larger than the L2 cache.  A sum of encoded vectors moves
 few bytes and computes much: its floor is what encoding as many floats takes.
@@ -19,9 +19,9 @@ from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
 
 BLOCKS = (2, 4, 8, 16)
-"""Of a multiprocessor."""
+"""Blocks of a multiprocessor."""
 AS_NOW = 16
-"""What launch.geometry has."""
+"""The number that launch.geometry has."""
 TARGET = 0.9
 OF_ENCODING = 0.75
 """The part of a codec's rate of encoding, in floats, that its sums of two must reach."""

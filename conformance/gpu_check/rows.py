@@ -1,4 +1,4 @@
-"""What a part of the check found: rows, which it prints as they come, so that none is lost when it fails later."""
+"""The findings of a part of the check: rows, which it prints as they come, so that none is lost when it fails later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What every part is told."""
+    """The options that every part is told."""
 
     quick: bool = False
     largest: int = 1 << 30
@@ -41,7 +41,7 @@ def say(row: Finding) -> None:
 
 
 def heard(line: str) -> Finding | None:
-    """What `say` has written, or None."""
+    """The finding that `say` has written, or None."""
     return Finding(**json.loads(line[len(MARK) :])) if line.startswith(MARK) else None
 
 

@@ -1,4 +1,4 @@
-"""How long hocket's collectives take between ranks on one GPU, beside copies there and beside Gloo."""
+"""The times of hocket's collectives between ranks on one GPU, beside copies there and beside Gloo."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _time_row(name: str, nbytes: int, took: float, world: int, rate: float, targ
 
 
 def _calls(comm: Any, kind: Kind, tell: Callable[[Finding], None]) -> None:
-    """What the host spends on a call, in bursts that the GPU's queue takes; and on the same one of a host array."""
+    """The host's time for a call, in bursts that the GPU's queue takes; and for the same one of a host array."""
     host = np.zeros(2048, np.float32)
     for name, array in (("", kind.put(host)), (", of the host", host)):
         times = []

@@ -49,7 +49,7 @@ def seeds(options: argparse.Namespace) -> Iterator[int]:
 
 
 def usable_transports(options: argparse.Namespace) -> list[str]:
-    """Those asked for; SystemExit if two hosts were asked for and cannot be."""
+    """Transports that are asked for; SystemExit if two hosts were asked for and cannot be."""
     why = refusal()
     if options.transport is None:
         return [transport for transport in TRANSPORTS if transport != "hosts" or why is None]

@@ -17,7 +17,7 @@ from hocket.system.parent import die_with
 
 
 def main_or_rank(main: Callable[[], int], rank: Callable[..., None]) -> NoReturn:
-    """Of a program whose ranks are its own file again: they have the argument "rank", and perhaps further ones."""
+    """Run a program whose ranks are its own file again: they have the argument "rank", and perhaps further ones."""
     if sys.argv[1:2] != ["rank"]:
         sys.exit(main())
     rank(*sys.argv[2:])

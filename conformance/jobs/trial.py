@@ -78,7 +78,7 @@ class Trial:
     # --- starting
 
     def _prepare(self) -> None:
-        """What has to be there before the ranks."""
+        """Prepare what has to be there before the ranks."""
 
     def _meeting(self) -> dict[str, str]:
         """Where the ranks meet."""
@@ -139,7 +139,7 @@ class Trial:
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def cried(self, rank: int) -> str:
-        """What it wrote to the standard error."""
+        """Its standard error."""
         return self._text(f"{rank}.err").strip()
 
     def stacks(self, ranks: Sequence[int]) -> str:
@@ -152,7 +152,7 @@ class Trial:
         return "\n".join(f"rank {rank} is at\n{self.cried(rank)[before[rank] :].strip()}" for rank in ranks)
 
     def left(self) -> list[str]:
-        """What is left of the ranks when all have ended: processes, files, names in shared memory."""
+        """The leftovers of the ranks when all have ended: processes, files, names in shared memory."""
         found = [f"process {pid} of rank {rank}" for rank, p in enumerate(self.processes) for pid in _session(p.pid)]
         for place in self.places:
             # hocket-UID is the user's own directory, which stays

@@ -61,7 +61,7 @@ def measured(story: Story) -> dict[str, list[float]]:
 def job(
     options: argparse.Namespace, seed: int, until: float, at: Switch | None
 ) -> tuple[list[str], dict[str, int], dict[str, list[float]]]:
-    """What is wrong with one job; how often what happened; seconds."""
+    """Faults of one job; how often what happened; seconds."""
     dice = random.Random(f"{seed} job")
     where = [dice.randrange(options.hosts) for _ in range(options.ranks)] if at is not None else []
     where[:1] = [0] * len(where[:1])  # where the ranks meet

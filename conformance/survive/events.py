@@ -35,13 +35,13 @@ class Story:
         """Kills that nothing else disturbed, for the stopwatch; and of all others when they were."""
         self.counts: dict[str, int] = {}
         self.deed: list[str] = []
-        """What was done last, and when."""
+        """The latest deed, and its time."""
         self._read: dict[int, tuple[int, list[dict[str, Any]]]] = {}
 
     # --- what is known
 
     def said(self, process: int) -> list[dict[str, Any]]:
-        """What it has said so far; only what is new is read."""
+        """The lines that it has said so far; only new ones are read."""
         at, lines = self._read.setdefault(process, (0, []))
         with open(f"{self.trial.directory}/{process}.out", "rb") as file:
             file.seek(at)
@@ -61,7 +61,7 @@ class Story:
         return [p for p in range(self.trial.size) if p not in self.deeds.killed and not self.fenced(p)]
 
     def members(self) -> list[int]:
-        """Those of the latest generation that live."""
+        """The members of the latest generation that live."""
         return [p for p in self.living() if self.steps(p)]
 
     def may_go_on(self, gone: Collection[int], cut: int | None = None) -> bool:

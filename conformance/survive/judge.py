@@ -1,4 +1,4 @@
-"""What members of an elastic job said, and what of it breaks a law (docs/survive.md)."""
+"""The lines of an elastic job's members, and the laws that they break (docs/survive.md)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hocket.conformance.survive.rank import part
 Lines = Mapping[int, list[dict[str, Any]]]
 """By process."""
 NEAR = 1e-3
-"""Of a sum of small whole numbers, in float32."""
+"""The tolerance of a sum of small whole numbers, in float32."""
 
 
 class Deeds(NamedTuple):
-    """What was done to the processes."""
+    """The deeds done to the processes."""
 
     killed: dict[int, float]
     """When."""
@@ -24,7 +24,7 @@ class Deeds(NamedTuple):
 
 
 def judge(lines: Lines, deeds: Deeds) -> list[str]:
-    """What is wrong."""
+    """Broken laws, in words."""
     return [
         *crashes(lines), *two_parts(lines), *wrong_bits(lines), *wrong_sums(lines), *left_out(lines, deeds),
         *wrongly_accused(lines, deeds), *kept(lines),
@@ -40,7 +40,7 @@ def crashes(lines: Lines) -> list[str]:
 
 
 def members(lines: Lines) -> dict[int, list[int]]:
-    """Of each generation but the first, as the first process has it that says so."""
+    """The members of each generation but the first, as the first process has it that says so."""
     found: dict[int, list[int]] = {}
     for said in lines.values():
         for line in said:
@@ -102,12 +102,12 @@ def left_out(lines: Lines, deeds: Deeds) -> list[str]:
 
 
 def lost(line: dict[str, Any]) -> dict[int, str]:
-    """Who is no member any more since the step before, and why."""
+    """The ranks that are no members any more since the step before, and why."""
     return {int(p): how for p, how in line.get("seen", {}).get("lost", {}).items()}
 
 
 def wrongly_accused(lines: Lines, deeds: Deeds) -> list[str]:
-    """Who is called dead has ended; who is called unreachable or excluded was silent, or has ended."""
+    """A process that is called dead has ended; one that is called unreachable or excluded was silent, or has ended."""
     ended = deeds.killed.keys() | {p for p, said in lines.items() if any("fenced" in line for line in said)}
     wrong = []
     for p, said in lines.items():
@@ -119,7 +119,7 @@ def wrongly_accused(lines: Lines, deeds: Deeds) -> list[str]:
 
 
 def unnamed(lines: Lines, victims: Iterable[int], survivors: Iterable[int]) -> list[str]:
-    """Who was killed beside a living member of its host is called dead by all that went on."""
+    """A member killed beside a living member of its host is called dead by all that went on."""
     wrong = []
     for p in survivors:
         said = [lost(line).get(victim) for line in steps(lines[p]) for victim in victims]

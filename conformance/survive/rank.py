@@ -1,6 +1,6 @@
 """One member of an elastic job: steps on a state that all members hold, bit for bit.
 
-__main__.py and bench/elastic/churn.py start it.  A step is one allreduce of the state's size.  After a loss the members
+__main__.py and lab/elastic/churn.py start it.  A step is one allreduce of the state's size.  After a loss the members
 renew, and who is behind takes the state of the lowest of the most advanced.  It prints a line for each step, and for
 what it went through before one.  At some moments (`Life.at`) it looks whether it has an order: to kill or to stop
 itself a little later.
@@ -55,7 +55,7 @@ class Life:
         """The members, by rank: numbers of their processes."""
         self.began = 0.0
         self.seen: dict[str, Any] = {}
-        """What happened since the last step, and when."""
+        """Events since the last step, and their times."""
 
     def at(self, moment: str) -> None:
         """Follow an order, if there is one for this moment."""
@@ -173,7 +173,7 @@ class Life:
 
 
 def part(t: int, rank: int) -> int:
-    """What a rank adds in a step."""
+    """A rank adds this in a step."""
     return (t * 7 + rank) % 5 + 1
 
 
@@ -187,7 +187,7 @@ def held() -> list[str]:
 
 
 def kept(before: Collection[str], seconds: float = 5.0) -> list[str]:
-    """What it holds more than before; what it lets go may take a moment."""
+    """Its holdings beyond those of before; letting go may take a moment."""
     deadline = time.monotonic() + seconds
     while (more := [what for what in held() if what not in before]) and time.monotonic() < deadline:
         time.sleep(0.05)

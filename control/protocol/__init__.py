@@ -1,1 +1,1 @@
-"""What ranks and the coordinator say to each other, and what each does then: no sockets, threads or clocks."""
+"""The talk between ranks and the coordinator, and what each does then: no sockets, threads or clocks."""

@@ -79,14 +79,14 @@ class Decree:
         self.newcomers: list[str] = []
         self.granted: tuple[int, ...] | None = None
         self.here: set[int] = set()
-        """Who has said that it has called."""
+        """Members that have said that they have called."""
         self._promised, self._accepted = NONE, NONE
         self._value: Made | None = None
         self._asked: dict[int, Prepare] = {}
         """Prepares that wait for this rank's own call."""
         self._lead: Lead | None = None
         self._round = 0
-        """Of its next ballot: none is used twice."""
+        """The round of its next ballot: none is used twice."""
         self._lacks: tuple[int, ...] | None = None
         self._excludes: dict[int, tuple[int, ...]] = {}
         """Whom each member that has called excludes, as this rank has heard."""
@@ -138,12 +138,13 @@ class Decree:
             yield self._send(rank, Prepare(self._lead.ballot))
 
     def _awaited(self, lead: Lead) -> list[int]:
-        """Who must call before a value is proposed: all that are connected, and that nobody excludes or calls late."""
+        """Members that must call before a value is proposed: all that are connected, and that nobody excludes or calls
+        late."""
         others = self.dead | self.away | self._excluded(lead) | self._late(lead)
         return [r for r in self.members if r not in others]
 
     def _late(self, lead: Lead) -> set[int]:
-        """Who is not waited for any more, and has not called."""
+        """Members that are not waited for any more, and have not called."""
         return {r for each in lead.promises.values() for r in each.late} - set(lead.promises)
 
     def _excluded(self, lead: Lead) -> set[int]:
@@ -167,7 +168,7 @@ class Decree:
         return [self.old] if 0 in met else [set(self.members)] if 2 in met else [self.old, set(self.members)]
 
     def _go_on(self) -> Instructions:
-        """As far as the promises, or then the acceptances, allow: propose, or decide."""
+        """Propose or decide, if enough have answered."""
         lead = self._lead
         if lead is None:
             return
@@ -188,7 +189,7 @@ class Decree:
                     yield self._send(rank, Accept(lead.ballot, lead.value))
 
     def _chosen(self, lead: Lead) -> Made | None:
-        """What may have been decided already."""
+        """The value that may have been decided already."""
         return max(lead.promises.values(), key=lambda promise: promise.accepted).value
 
     def _new(self, lead: Lead, members: list[int]) -> Made | None:
@@ -319,7 +320,7 @@ class Decree:
         yield from self._go_on()
 
     def _back(self, by: int, back: Back) -> Instructions:
-        """What was on its way when the connection ended is said again."""
+        """Words that were on their way when the connection ended are said again."""
         self.away.discard(back.rank)
         if self.made is not None:
             yield self._send(back.rank, Decided(self.made))

@@ -1,4 +1,4 @@
-"""What the coordinator does with faults: one fault of a communicator becomes one verdict on all its ranks.
+"""The coordinator's handling of faults: one fault of a communicator becomes one verdict on all its ranks.
 
     fault (or two `stuck` that differ)  ->  "stop" to all its ranks  ->  their answers, or none  ->  "verdict"
 
@@ -96,7 +96,7 @@ class Faults:
             yield from self.answer(rank, Answer(call.comm, other.account or NO_ANSWER))
 
     def answer(self, rank: int, answer: Answer) -> Instructions:
-        """What a rank was doing when it was stopped; the first answer counts."""
+        """Take a rank's account of what it was doing when it was stopped; the first answer counts."""
         case = self._cases.get(answer.comm)
         if case is not None and answer.account:
             case.accounts.setdefault(rank, answer.account)

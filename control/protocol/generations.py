@@ -38,7 +38,7 @@ class Seat(NamedTuple):
     started: int
     """When, by that kernel's clock: a pid alone may be another's by now."""
     info: Any = None
-    """What a newcomer says."""
+    """The newcomer's own words."""
 
 
 # --- what members tell each other
@@ -104,9 +104,9 @@ class Generation:
     ) -> None:  # fmt: skip
         self.number, self.seats, self.new = number, tuple(seats), tuple(new)
         self.infos = tuple(infos) or (None,) * len(self.seats)
-        """What each said when it was made, by rank."""
+        """The words of each member when it was made, by rank."""
         self.lost = dict(lost)
-        """Who of the generation before is no member, and why, by its rank in that."""
+        """The ranks of the generation before that are no members, and why, by their rank in that."""
         self.ranks = {seat.uid: rank for rank, seat in enumerate(self.seats)}
         self.rank = self.ranks.get(me)
         """This process's; None: it is no member."""
@@ -139,19 +139,19 @@ class Generation:
             self.last = number, outcome
 
     def outcome(self, number: int) -> Made | None:
-        """Who came to this round; of one that is long over, to the latest.  None: it is not over."""
+        """The outcome of this round; for one that is long over, the latest.  None: it is not over."""
         agreement = self.rounds.get(number)
         if agreement is not None:
             return agreement.made
         return self.last[1] if self.last is not None and number < self.last[0] else None
 
     def here(self, number: int) -> int:
-        """How many others have come to it."""
+        """Count the others that have come to it."""
         agreement = self.rounds.get(number)
         return 0 if agreement is None else len(agreement.here)
 
     def next(self, me: str) -> Generation:
-        """What was decided."""
+        """The generation that was decided on."""
         outcome = self.decree.made
         assert outcome is not None
         newcomers = [seat_of(name) for name in outcome.newcomers]
@@ -167,7 +167,7 @@ class Generations:
         self.me, self.now = me, first
         self.past: dict[int, Generation] = {}
         self.gone: dict[str, bool] = {}
-        """Who is proven to be gone: has it left?"""
+        """Processes that are proven to be gone: has it left?"""
         self.away: set[str] = set()
         """Whose connection has ended."""
         self.lobby: dict[str, Seat] = {}
@@ -319,7 +319,7 @@ class Generations:
         return instructions
 
     def _begin_round(self, generation: Generation, number: int) -> list[To | Claim]:
-        """What is known of members is known in it."""
+        """Begin a round, with what is known of its members."""
         generation.of(number)
         instructions: list[To | Claim] = []
         for uid, rank in generation.ranks.items():
@@ -353,7 +353,7 @@ class Generations:
 
 
 def name_of(seat: Seat) -> str:
-    """As an agreement names it: all that the others need to know of it."""
+    """The name of a seat in an agreement: all that the others need to know of it."""
     return json.dumps(seat, separators=(",", ":"))
 
 

@@ -27,7 +27,7 @@ class Owner(Protocol):
         """Another rank waits, and wants to know what this one is doing."""
 
     def hear(self, message: say.Verdict | say.Lost | say.Left | say.Told | say.Open) -> None:
-        """What all ranks hear, and the answers to `Ask`."""
+        """Take a message that all ranks hear, or an answer to `Ask`."""
 
 
 class Nobody:
@@ -53,7 +53,7 @@ class Member:
         self.heard: dict[Heard, Any] = {}
         self.admitted = self.closed = False
         self.ended = ""
-        """How its connection ended."""
+        """The end of its connection, in words."""
 
     def take(self, message: Any) -> list[say.Message]:
         return HANDLERS[type(message)](self, message) or []

@@ -1,4 +1,4 @@
-"""Who belongs to a job: who is here, who was lost, who has left."""
+"""The members of a job: who is here, who was lost, who has left."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Gone:
 
     def __init__(self) -> None:
         self.lost: dict[int, str] = {}
-        """How each died."""
+        """The way in which each died."""
         self.left: dict[int, dict[str, int]] = {}
-        """How many calls each that said goodbye had finished, by communicator."""
+        """The number of calls that each rank had finished when it said goodbye, by communicator."""
         self._latest: dict[int, Latest] = {}
 
     def __contains__(self, rank: int) -> bool:
@@ -30,7 +30,7 @@ class Gone:
         self.left[rank], self._latest[rank] = finished, latest
 
     def finished(self, rank: int, name: str, number: int) -> tuple[int, str] | None:
-        """What call `number` on communicator `name` was to a rank that has left: its fingerprint, and the words.
+        """Call `number` on communicator `name`, as a rank that has left made it: its fingerprint, and the words.
 
         None: it has not finished such a call, or too many behind it.
         """
@@ -49,7 +49,7 @@ class Gone:
 
 
 class Membership:
-    """Who is in a job of `size` ranks, as its coordinator sees it."""
+    """The members of a job of `size` ranks, as its coordinator sees them."""
 
     def __init__(self, size: int, job: str) -> None:
         self.size, self.job = size, Hello(0, PURPOSE, job).job
@@ -92,7 +92,7 @@ class Membership:
         return complete
 
     def to_blame(self) -> list[int]:
-        """Who has not come: not those that came, and whose own time was over first, if there are others."""
+        """Missing ranks, without those that came and gave up first if there are others."""
         missing = [rank for rank in range(self.size) if rank not in self.here]
         return [rank for rank in missing if rank not in self.gave_up] or missing
 

@@ -1,4 +1,4 @@
-"""What ranks and the coordinator tell each other: a type for each message.
+"""The messages between ranks and the coordinator: a type for each message.
 
 On the wire a message is a JSON object of one entry, {"exchange": [number, value]}: its name and its fields in order.
 `unpack` checks each field, so that the machines see nothing but what these types say.
@@ -11,19 +11,20 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 from hocket.control.protocol.checking import Malformed, checked
 
 Kind = Literal["mismatch", "timeout", "op", "error", "interrupt", "exit", "left"]
-"""What failed: calls that differ; a limit; a function given as op; a connection or a rank's own error; Ctrl-C; a rank
-that ends in the middle of a call, by sys.exit in a signal's handler; a call that needs a rank which has left."""
+"""The kind of a failure: calls that differ; a limit; a function given as op; a connection or a rank's own error;
+Ctrl-C; a rank that ends in the middle of a call, by sys.exit in a signal's handler; a call that needs a rank which has
+left."""
 State = Literal["in call", "idle", "without", "no answer", "lost", "left", "error"]
-"""What a rank does on a communicator.  "without": it has closed or dropped it, or has not made it yet."""
+"""A rank's state on a communicator.  "without": it has closed or dropped it, or has not made it yet."""
 Number = int | str
-"""Of an exchange; one with a name stands outside of the order."""
+"""The number of an exchange; one with a name stands outside of the order."""
 Latest = dict[str, list[tuple[int, str]]]
 """Calls by communicator, the latest last: a fingerprint, and the words."""
 JOIN = "join"  # the "exchange" that everybody takes part in first
 
 
 class Account(TypedDict, total=False):
-    """What one rank was doing on a communicator."""
+    """One rank's activity on a communicator."""
 
     state: State
     seq: int
@@ -61,7 +62,7 @@ class Exchange(NamedTuple):
 
 
 class Who(NamedTuple):
-    """Who has not come to this exchange?  The answer is `Missing`."""
+    """Asks which ranks have not come to this exchange.  The answer is `Missing`."""
 
     number: Number
 
@@ -75,7 +76,7 @@ class Fault(NamedTuple):
     ranks: list[int]
     """World ranks of the communicator."""
     text: str = ""
-    """What happened; of a collective's mismatch nothing, as the accounts tell it."""
+    """The event in words; for a collective's mismatch none, as the accounts tell it."""
     account: Account | None = None
     first: int = 0
     """Calls before this number were finished by others: let them end."""
@@ -96,21 +97,21 @@ class Stuck(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What I was doing when I was told to stop."""
+    """My activity when I was told to stop."""
 
     comm: str
     account: Account
 
 
 class Ask(NamedTuple):
-    """What are these ranks doing?  Each answers with `Told`."""
+    """Asks for the activity of these ranks.  Each answers with `Told`."""
 
     comm: str
     ranks: list[int]
 
 
 class Told(NamedTuple):
-    """What a rank is doing, for the one that asks: `rank` is that one, and when it arrives, the one that answers."""
+    """A rank's activity, for the one that asks: `rank` is that one, and when it arrives, the one that answers."""
 
     comm: str
     rank: int
@@ -170,7 +171,7 @@ class Stop(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What failed, and what every rank was doing: the same for all of them."""
+    """The failure, and the activity of every rank: the same for all of them."""
 
     fault: Fault
     accounts: dict[int, Account] = {}
@@ -229,7 +230,7 @@ TYPES = by_name(*get_args(Message))
 
 
 def pack(message: Any) -> dict[str, Any]:
-    """As JSON: named tuples become lists by themselves."""
+    """Make JSON of it: named tuples become lists by themselves."""
     return {type(message).__name__.lower(): message}
 
 

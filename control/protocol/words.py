@@ -1,4 +1,4 @@
-"""What the members of an agreement tell each other (decree.py), what happens to one of them, and what it does then."""
+"""The words between members of an agreement (decree.py), the events of one of them, and its acts then."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Made(NamedTuple):
     """Their ranks in this generation."""
     newcomers: tuple[str, ...]
     infos: tuple[Any, ...]
-    """What each member said."""
+    """The words of each member."""
     lost: tuple[tuple[int, How], ...]
-    """Who is no member any more, and why."""
+    """The ranks that are no members any more, and why."""
 
 
 class Prepare(NamedTuple):
@@ -47,7 +47,7 @@ class Accepted(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Of a ballot that is lower than this one."""
+    """The answer to a ballot that is lower than this one."""
 
     ballot: Ballot
 

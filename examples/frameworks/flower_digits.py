@@ -36,7 +36,7 @@ def network() -> ArrayRecord:
 
 
 def forward(w: dict[str, np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of the hidden layer, and the probabilities."""
+    """The hidden layer, and the probabilities."""
     hidden = np.maximum(x @ w["w1"] + w["b1"], 0)
     scores = hidden @ w["w2"] + w["b2"]
     chance = np.exp(scores - scores.max(1, keepdims=True))

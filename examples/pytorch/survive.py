@@ -35,7 +35,7 @@ def points(step, rank, count=BATCH):
 
 
 class Training:
-    """What all ranks hold, bit for bit."""
+    """The state that all ranks hold, bit for bit."""
 
     def __init__(self):
         torch.manual_seed(1)

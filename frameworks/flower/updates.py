@@ -21,7 +21,8 @@ Method = str | Codec | Any
 
 
 def name(method: Method) -> str:
-    """What the Arrays' stype says.  ArgumentError: it is not a method, or none that a client can do by itself."""
+    """The method's name in the Arrays' stype.  ArgumentError: it is not a method, or none that a client can do by
+    itself."""
     encode(np.zeros(1, np.float32), method)
     return f"hocket.compression:{resolved(method).name}"
 

@@ -22,7 +22,7 @@ ATTEMPTS = 6
 
 
 class State:
-    """What training goes on from.  Subclasses say how it is saved and restored."""
+    """The state that training goes on from.  Subclasses say how it is saved and restored."""
 
     def __init__(self) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
@@ -58,7 +58,7 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """What follows from a change of the ranks."""
+        """Act on a change of the ranks."""
 
 
 class ObjectState(State):

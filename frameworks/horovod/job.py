@@ -17,7 +17,7 @@ from hocket.horovod.meeting import WITHIN, Survivors, of_job
 from hocket.horovod.settings import Settings
 from hocket.horovod.stall import StallInspector
 from hocket.horovod.timeline import Timeline
-from hocket.training.agreeing import Errors, Member, Perform
+from hocket.training.agreeing import Errors, Perform, Submitter
 
 ERRORS = Errors(OURS[hocket.MismatchError], ShutDownError, StallError, as_horovod)
 END = "Horovod has been shut down by hvd.shutdown(), or its process set removed"
@@ -26,14 +26,14 @@ LEAVING = 5.0
 
 
 class Job:
-    """What exists from hvd.init() to hvd.shutdown().  `perform` makes what carries out a process set's tensors."""
+    """The job, from hvd.init() to hvd.shutdown().  `perform` makes what carries out a process set's tensors."""
 
     def __init__(self, comm: Communicator, perform: Callable[[], Perform], survivors: Survivors | None = None) -> None:
         self.settings: Settings = settings.read()
         self.comm, self.perform = comm, perform
         self.timeline = Timeline(comm.recorder() if comm.config.recorder else None)
         self.inspector = StallInspector(self.settings)
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, Submitter] = {}
         """By the number of their process set: those that this rank belongs to."""
         self.ranks: dict[int, list[int]] = {}
         """By the number of a process set: all its ranks."""
@@ -51,7 +51,7 @@ class Job:
         self.control = comm.dup()
         """For what all ranks do together, without names: process sets."""
         self.survivors = survivors or of_job(comm)
-        """What survivors of a loss must know to meet again."""
+        """Knowledge that survivors of a loss need to meet again."""
         if self.settings.timeline not in ("", "DYNAMIC") and comm.rank == 0:
             self.timeline.start(self.settings.timeline, self.settings.timeline_cycles)
 
@@ -64,7 +64,7 @@ class Job:
         if made is None:
             return
         how = self.settings.fusion_threshold, self.settings.cycle_time / 1000, self.timeline, ERRORS
-        member = self.members[number] = Member(made, self.perform(), *how)
+        member = self.members[number] = Submitter(made, self.perform(), *how)
         if member.negotiator is not None:
             of = "" if number == 0 else f"of the process set of ranks {list(ranks)} "
             self.inspector.watch(member.negotiator, of, made)

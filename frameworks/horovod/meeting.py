@@ -31,9 +31,9 @@ class Survivors(NamedTuple):
     places: tuple[tuple[int, str], ...]
     """The host and the address of each of its ranks."""
     ranks: tuple[int, ...]
-    """Those that are there now, in the order of their present ranks."""
+    """Ranks that are there now, in the order of their present ranks."""
     meetings: int = 0
-    """How many there have been; those that failed count."""
+    """The number of meetings; those that failed count."""
 
     def without(self, gone: Iterable[int]) -> Survivors:
         """Without these, by their present ranks."""

@@ -19,7 +19,7 @@ def text(value: Any, other: Turn) -> str:
 
 
 def value(told: str, other: Turn) -> Any:
-    """What `text` was given.  `other`: makes a value of what the other side's made."""
+    """The value that `text` was given.  `other`: makes a value of what the other side's made."""
     return _made(json.loads(told), other)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hocket.errors import ArgumentError
 from hocket.horovod import job
 from hocket.horovod.exceptions import in_horovods_words
-from hocket.training.agreeing import Member
+from hocket.training.agreeing import Submitter
 
 
 class ProcessSet:
@@ -35,7 +35,7 @@ class ProcessSet:
         self.ranks = sorted(ranks)
 
     def size(self) -> int | None:
-        """How many ranks; None before it is registered."""
+        """The number of ranks; None before it is registered."""
         return None if self.process_set_id is None else len(_ranks(self))
 
     def rank(self) -> int | None:
@@ -62,7 +62,7 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
 
 
-def member(process_set: ProcessSet) -> Member:
+def member(process_set: ProcessSet) -> Submitter:
     """This rank's part in it.  ArgumentError if it has none."""
     number, current = process_set.process_set_id, job.current()
     if number is None or number not in current.ranks:

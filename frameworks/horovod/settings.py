@@ -10,7 +10,7 @@ from hocket.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says."""
+    """The settings of the environment."""
 
     fusion_threshold: int = 128 << 20
     """Bytes of small tensors that are carried out as one, at most; 0: each by itself."""
@@ -38,7 +38,7 @@ NAMES = {
 
 
 def read() -> Settings:
-    """What the environment says now.  ArgumentError for what is not a number."""
+    """Read the settings of the environment.  ArgumentError for what is not a number."""
     found: dict[str, object] = {}
     for field, names in NAMES.items():
         name = next((each for each in names if os.environ.get(each)), None)

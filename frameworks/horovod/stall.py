@@ -86,7 +86,7 @@ class StallInspector:
 
 
 def have(ranks: Sequence[int]) -> str:
-    """As in "ranks 1, 2 have"."""
+    """The subject of a sentence: "ranks 1, 2 have"."""
     return f"ranks {', '.join(map(str, ranks))} have" if len(ranks) > 1 else f"rank {', '.join(map(str, ranks))} has"
 
 

@@ -1,4 +1,4 @@
-"""What happens to each tensor: for hocket's own traces, and as a file of Horovod's.
+"""The life of each tensor: for hocket's own traces, and as a file of Horovod's.
 
 Its phases are NEGOTIATE_ALLREDUCE, from its submission on this rank until all ranks have it, and ALLREDUCE, until it is
 done; so for each collective.  A rank that is traced (`hocket run --trace`) records them; the file, for Chrome's tracing
@@ -33,7 +33,7 @@ class Timeline(Watcher):
 
     @property
     def on(self) -> bool:
-        """Is there anybody who wants to know?"""
+        """Is tracing on?"""
         return self._file is not None or (self._recorder is not None and self._recorder.traced)
 
     def start(self, path: str, cycles: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What users call, inside jax.jit or outside.  All ranks call it, with the same shapes and dtypes.
+"""Calls for users, inside jax.jit or outside.  All ranks call it, with the same shapes and dtypes.
 
 Arguments are arrays or numbers, and where it says `tree` any tree of them, of which all together are one call.  `comm`
 is a communicator of hocket's, by default that of `hocket.jax.init` or `hocket.init`.  It is fixed when the program is

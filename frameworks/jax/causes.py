@@ -1,4 +1,4 @@
-"""What becomes of an exception inside a compiled program, and of calls that are under way when the process ends."""
+"""The fate of an exception inside a compiled program, and of calls that are under way when the process ends."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Transposed = Callable[..., Sequence[Any]]
 
 
 def _factor(op: Any, comm: Communicator) -> float:
-    """What a linear op multiplies each rank's contribution with."""
+    """The factor of a linear op on each rank's contribution."""
     if isinstance(op, PremulSum):
         return op.factor
     return 1 / comm.size if op == "avg" else 1
@@ -42,7 +42,7 @@ def _of_allreduce(cts: Sequence[Any], comm: Communicator, op: Any) -> Sequence[A
 
 
 def _by_adjoint(name: str) -> Transposed:
-    """Of a call that counts on each rank: its adjoint, times what the call multiplies with."""
+    """The derivative of a call that counts on each rank: its adjoint, times what the call multiplies with."""
     back = ADJOINTS[name]
 
     def transposed(cts: Sequence[Any], comm: Communicator, op: Any = "sum", **root: Any) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""What XLA calls for every call of hocket in a compiled program.
+"""XLA's entry for every call of hocket in a compiled program.
 
 It makes NumPy arrays of XLA's buffers, which stay where they are, and passes them to the function that `calls` has under
 the text of the attribute "call".  An exception becomes the program's error, with its text.
@@ -26,9 +26,9 @@ cdef extern from "numpy/arrayobject.h":
     int NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO
 
 calls = {}
-"""Of each call's text, as bytes: function(arguments, results), given tuples of NumPy arrays."""
+"""Functions by each call's text, as bytes: function(arguments, results), given tuples of NumPy arrays."""
 dtypes = {}
-"""Of each number of XLA's for a type: the NumPy dtype."""
+"""NumPy dtypes by XLA's numbers for types: the NumPy dtype."""
 cdef object explain = repr
 
 
@@ -48,7 +48,7 @@ cdef object array(ArrayBuffer* b, int flags):
 
 
 cdef tuple arrays(Operands* operands, int flags):
-    """Those that are arrays; the rest are tokens."""
+    """The operands that are arrays; the rest are tokens."""
     found = []
     for i in range(operands.size):
         if operands.kinds[i] == BUFFER and operands.buffers[i].dtype != TOKEN:

@@ -102,7 +102,7 @@ cdef object _network():
 
 
 cdef const char* _failed(error) noexcept:
-    """What LightGBM's error will say; the bytes are the network's, which outlives the call."""
+    """The text of LightGBM's error; the bytes are the network's, which outlives the call."""
     network = getattr(current, "network", None)
     if network is None:
         return b"hocket.lightgbm: this thread has no network"

@@ -26,7 +26,7 @@ THROW = "_ZSt21__throw_runtime_errorPKc"
 
 
 class Network:
-    """What `setup` returns.  `free`, or the end of a `with`, ends it."""
+    """The network that `setup` returns.  `free`, or the end of a `with`, ends it."""
 
     def __init__(self, comm: Communicator) -> None:
         if getattr(current, "network", None) is not None:
@@ -36,7 +36,7 @@ class Network:
         self.error: BaseException | None = None
         """The first one of hocket's calls; LightGBM's error has its text."""
         self.sums = 0
-        """How many reduce-scatters there were."""
+        """The number of reduce-scatters."""
         self._text = b""
         self._blocks = [np.empty(0, np.uint8)] * 2
         _begin(self)
@@ -44,7 +44,8 @@ class Network:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What LightGBM has to be told to train on all ranks: num_machines, and tree_learner, which may be changed."""
+        """The parameters that LightGBM needs to train on all ranks: num_machines, and tree_learner, which may be
+        changed."""
         return {"num_machines": self.size, "tree_learner": "data", "pre_partition": True}
 
     # Calls without counts find their plan in the communicator's table, 0.4 us; those with counts make it, 70 us (two

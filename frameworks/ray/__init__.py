@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HocketConfig", "HocketGroup", "register", "run"]
 _LATER = {"HocketConfig": "train", "HocketGroup": "group"}
-"""What is loaded when it is asked for, as Ray loads torch, or the packages of Ray Train, with it."""
+"""Names that are loaded when they are asked for, as Ray loads torch, or the packages of Ray Train, with them."""
 
 
 def __getattr__(name: str) -> Any:

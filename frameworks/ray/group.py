@@ -20,7 +20,8 @@ _Base: Any = BaseGroup
 
 
 class HocketGroup(_Base):  # type: ignore[misc]
-    """What Ray's calls use.  Tensors come in lists, as there could be several GPUs in an actor; here there is one.
+    """The group behind Ray's calls.  Tensors come in lists, as there could be several GPUs in an actor; here there is
+    one.
 
     Tensors are NumPy arrays, torch tensors or CuPy arrays, of the dtypes of hocket's calls.  Results are in place.
     Errors are hocket's, and RuntimeErrors too.

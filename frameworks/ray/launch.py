@@ -41,8 +41,8 @@ def run(
     - `timeout`: seconds for Ray to find room for all of them at once, and then for them to meet (60).
 
     If one rank raises, the others' calls end with an error that names it, their actors are killed 10 s later at the
-    latest, and that rank's error is raised here, as Ray raises a task's.  If an actor dies, so it is with Ray's error
-    about it.  Nothing is left behind: no actor, no placement group, no key.  Raises TimeoutError if there is no room.
+    latest, and that rank's error is raised here, as Ray raises a task's.  If an actor dies, Ray's error about it
+    is raised.  Nothing is left behind: no actor, no placement group, no key.  Raises TimeoutError if there is no room.
     """
     n, limit = whole(n, "n"), hosting.limit(timeout)
     if n < 1:
@@ -73,7 +73,7 @@ def run(
 
 
 def _bundle(options: Mapping[str, Any]) -> dict[str, float]:
-    """What one actor needs, as a placement group counts it."""
+    """The needs of one actor, as a placement group counts them."""
     wanted = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus") or 0, **(options.get("resources") or {})}
     return {name: amount for name, amount in wanted.items() if amount} or {"CPU": 0.001}
 

@@ -38,7 +38,7 @@ class HocketConfig(_Config):  # type: ignore[misc]
 
 
 class HocketBackend(_Backend):  # type: ignore[misc]
-    """What Ray Train calls, in the driver or in its controller."""
+    """Ray Train calls this, in the driver or in its controller."""
 
     def on_start(self, worker_group: Any, backend_config: HocketConfig) -> None:
         job, size = f"train-{uuid.uuid4().hex}", len(worker_group)

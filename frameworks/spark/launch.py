@@ -14,8 +14,8 @@ from hocket.errors import ArgumentError
 from hocket.spark.store import join
 
 
-class Ended(NamedTuple):
-    """What a task tells the driver: the pickled result, or the pickled error and its traceback."""
+class TaskEnd(NamedTuple):
+    """A task's report to the driver: the pickled result, or the pickled error and its traceback."""
 
     rank: int
     result: bytes
@@ -48,25 +48,25 @@ def run(
     limit = hosting.limit(timeout)
     rdd, rows = _rdd(where, ranks)
 
-    def task(partition: Iterable[Any]) -> Iterator[Ended]:
+    def task(partition: Iterable[Any]) -> Iterator[TaskEnd]:
         comm = join(BarrierTaskContext.get(), limit)  # if this fails, it fails for Spark: others may wait in allGather
         rank, given = comm.rank, (partition, *args) if rows else args
         try:
             result = cloudpickle.dumps(hosting.call(comm, function, *given, **kwargs))
         except Exception as error:
-            yield Ended(rank, b"", _pickled(error), traceback.format_exc())
+            yield TaskEnd(rank, b"", _pickled(error), traceback.format_exc())
         else:
-            yield Ended(rank, result, b"", "")
+            yield TaskEnd(rank, result, b"", "")
 
     ended = sorted(rdd.barrier().mapPartitions(task).collect())
-    errors = [_error(Ended(*each)) for each in ended if each[2]]
+    errors = [_error(TaskEnd(*each)) for each in ended if each[2]]
     if errors:
         raise hosting.cause(errors)
     return [cloudpickle.loads(each[1]) for each in ended]
 
 
 def _rdd(where: Any, ranks: int | None) -> tuple[Any, bool]:
-    """What the tasks run over, and whether its rows are the caller's."""
+    """The RDD that the tasks run over, and whether its rows are the caller's."""
     if hasattr(where, "barrier"):
         if ranks is not None:
             raise ArgumentError(
@@ -92,7 +92,7 @@ def _pickled(error: Exception) -> bytes:
     return bytes(made)
 
 
-def _error(ended: Ended) -> BaseException:
+def _error(ended: TaskEnd) -> BaseException:
     error: BaseException = cloudpickle.loads(ended.error)
     error.__cause__ = RemoteTraceback(f"on rank {ended.rank}:\n{ended.traceback}")
     return error

@@ -47,7 +47,7 @@ LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """What few programs use is loaded when they do."""
+    """Load names that few programs use when they do."""
     if name in LATER:
         return getattr(import_module(f"hocket.torch.{LATER[name]}"), name)
     raise AttributeError(f"module 'hocket.torch' has no attribute {name!r}")

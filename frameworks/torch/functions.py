@@ -58,7 +58,7 @@ def allreduce(x: Tensor, comm: Any = None, op: str = "sum") -> Tensor:
 
 
 def summed(x: Tensor, comm: Any = None, op: str = "sum") -> Tensor:
-    """As `allreduce`, where all ranks use the result alike, and it counts once."""
+    """An `allreduce` whose result all ranks use alike, and which counts once."""
     return _made(x, comm, "summed", op)
 
 
@@ -195,7 +195,7 @@ _operator.register_autograd(_adjoint, setup_context=_remember)
 
 
 def communicator_of(given: Any) -> Any:
-    """What has the calls: of a process group its communicator, else as it is."""
+    """The object that has the calls: of a process group its communicator, else as it is."""
     return communicator(given) if given is None or isinstance(given, torch.distributed.ProcessGroup) else given
 
 

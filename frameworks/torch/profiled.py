@@ -1,4 +1,4 @@
-"""What torch's profiler saw, in hocket's traces: what the ranks computed while, or before, they communicated.
+"""The events of torch's profiler, in hocket's traces: what the ranks computed while, or before, they communicated.
 
     with torch.profiler.profile(on_trace_ready=hocket.torch.into_trace()):
         train()

@@ -16,7 +16,7 @@ _Base: Any = ProcessGroupWrapper
 
 
 class ProcessGroupHocket(_Base):  # type: ignore[misc]
-    """What `torchft.Manager(pg=)` takes.  `timeout`: for the ranks to meet, and of each call.
+    """The group for `torchft.Manager(pg=)`.  `timeout`: for the ranks to meet, and of each call.
 
     Ranks that are lost end the others' calls with PeerLostError.  torchft makes the group again without them.
     """

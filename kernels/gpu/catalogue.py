@@ -23,7 +23,7 @@ from hocket.kernels.dtypes import DType
 
 
 class Module(NamedTuple):
-    """What is compiled at once: a .cuh file, and the words it is compiled with."""
+    """A unit of compilation: a .cuh file, and the words it is compiled with."""
 
     file: str
     defines: tuple[tuple[str, str], ...] = ()
@@ -82,7 +82,7 @@ def reduce_by(dtype: str, expression: str) -> Kernel:
 
 
 def many(kernel: Kernel) -> Kernel:
-    """What `reduce` or `reduce_by` gave, for 2 <= k <= 256."""
+    """The kernel for many vectors beside `reduce` or `reduce_by`, for 2 <= k <= 256."""
     return Kernel(kernel.name.replace("hk_reduce_", "hk_many_"), kernel.module, _MANY)
 
 
@@ -154,7 +154,7 @@ def cast(source: str, target: str) -> Kernel:
 
 
 class Coders(NamedTuple):
-    """What a codec's elements are made by, with the bits of kernels/cpu; they lie at multiples of four bytes."""
+    """The kernels of a codec, with the bits of kernels/cpu; elements lie at multiples of four bytes."""
 
     encode: Kernel
     """`count` floats, each times factor, into elements; random numbers from `key`, counted from `first`."""

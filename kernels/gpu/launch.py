@@ -1,4 +1,4 @@
-"""What a kernel is launched with: its arguments as C, its grid, the memory that it wants, and what its status says."""
+"""The launch of a kernel: its arguments as C, its grid, the memory that it wants, and what its status says."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ SEGMENT = np.dtype([("from", "u8"), ("to", "u8"), ("bytes", "u8"), ("first", "u8
 
 
 def scratch_bytes(nbytes: int, world: int) -> int:
-    """What one rank's scratch must hold for an allreduce of `nbytes` bytes over `world` ranks."""
+    """The bytes of one rank's scratch for an allreduce of `nbytes` bytes over `world` ranks."""
     return -(-nbytes // world) + 16
 
 
 def blocks_bytes(nbytes: int, world: int) -> int:
-    """What one rank's window must hold for a reduce-scatter of `nbytes` bytes, all blocks together."""
+    """The bytes of one rank's window for a reduce-scatter of `nbytes` bytes, all blocks together."""
     return nbytes + 16 * world
 
 
@@ -112,7 +112,7 @@ def meeting_geometry(nbytes: int, multiprocessors: int) -> tuple[int, int]:
 
 
 def explain_status(status: int) -> str:
-    """What the status word of a kernel that gave up says; empty if it did not."""
+    """The status word of a kernel that gave up, in words; empty if it did not."""
     if status == 0:
         return ""
     reason = {TIMED_OUT: "no sign in time", ABORTED: "aborted while waiting for a sign"}[status >> 16]

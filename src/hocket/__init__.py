@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What a user may want, for completion: the public names, and the folders that are there."""
+    """Names that a user may want, for completion: the public names, and the folders that are there."""
     above = (
         "bench", "compression", "conformance", "dask", "flower", "horovod", "jax", "lightgbm", "ray", "spark", "torch",
         "training", "xgboost",

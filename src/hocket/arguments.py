@@ -1,4 +1,4 @@
-"""What arguments may be, and how an error about one reads: the same words in every folder.
+"""Checks of arguments, and the words of errors about them: the same words in every folder.
 
 Part of the floor, like errors.py: imports nothing else of hocket, may be imported by all of it.
 """
@@ -86,7 +86,7 @@ def seconds(value: Any, what: str, otherwise: str = "") -> float:
 
 
 def kind(value: Any) -> str:
-    """What `value` is, for a text: "an int", "a list", "None"."""
+    """The kind of `value`, for a text: "an int", "a list", "None"."""
     name = type(value).__name__
     if value is None:
         return "None"
@@ -94,7 +94,7 @@ def kind(value: Any) -> str:
 
 
 def choices(name: object, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
-    """How the error about a name that is not in `known` ends: with all of them, and the one that was probably meant.
+    """The end of an error about a name that is not in `known`: with all of them, and the one that was probably meant.
 
     `synonyms`: other words, which are not told, and what they mean among those known.
 

@@ -1,4 +1,4 @@
-"""What hocket raises.  The class says whose fault it is; the text says who, where, what, and what to do.
+"""The errors that hocket raises.  The class says whose fault it is; the text says who, where, what, and what to do.
 
 Ranks in a text are the job's; those in an attribute are the communicator's on which the call was made.
 The floor under every folder: imports nothing of hocket, may be imported by all of it.

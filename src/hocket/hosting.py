@@ -38,7 +38,7 @@ def limit(timeout: float | None) -> float:
 
 
 def notice(join: str | Store, timeout: float = 10.0) -> Any:
-    """What a member of an elastic job tells those who may come (`comm.set_notice`); None: nothing.
+    """The word of a member of an elastic job to those who may come (`comm.set_notice`); None: nothing.
 
     `join`: as `hocket.init` has it.  Raises AuthError (another secret), TransportError (nobody is there).
     """
@@ -65,7 +65,7 @@ def call(comm: Communicator, function: Callable[..., Result], *args: Any, **kwar
 
 
 def cause(errors: Sequence[BaseException]) -> BaseException:
-    """Of the errors of one job's ranks, in rank order: the one that the others follow from.
+    """The cause among the errors of one job's ranks, in rank order: the one that the others follow from.
 
     A rank that fails by itself raises something of its own.  The others raise PeerLostError because of it, or
     TimeoutError.

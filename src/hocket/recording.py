@@ -1,4 +1,4 @@
-"""What ranks did last, for what stands on hocket: `comm.recorder()` gives it, and `read` takes it from a file.
+"""The latest events of ranks, for what stands on hocket: `comm.recorder()` gives it, and `read` takes it from a file.
 
 `hocket.observe` makes traces and reports of it.
 """

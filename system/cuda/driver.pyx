@@ -50,7 +50,7 @@ cdef int check(int code, str what) except -1:
 
 
 def count() -> int:
-    """How many GPUs there are; TransportError if the driver is missing."""
+    """The number of GPUs; TransportError if the driver is missing."""
     cdef int n = 0
     if library():
         raise TransportError(library())
@@ -211,7 +211,7 @@ cdef class Device:
         self._word(address, value, stream, False)
 
     def wait_word(self, uint64_t address, uint32_t value, uintptr_t stream) -> None:
-        """What `stream` is given from now on waits until this word is at least `value`; see mark.h."""
+        """Let work that `stream` is given from now on wait until this word is at least `value`; see mark.h."""
         self._word(address, value, stream, True)
 
     cdef int _word(self, uint64_t address, uint32_t value, uintptr_t stream, bint wait) except -1:
@@ -240,7 +240,7 @@ cdef class Device:
             raise TransportError(self.d.words.decode())
 
     def follow(self, uintptr_t stream, uintptr_t other) -> None:
-        """What `stream` is given from now on waits for what `other` has been given until now."""
+        """Let work that `stream` is given from now on wait for what `other` has been given until now."""
         cdef CUevent event = NULL
         if stream == other:
             return

@@ -22,8 +22,8 @@ V4, V6 = ("10.79.0.1", "10.79.0.2"), ("fd79::1", "fd79::2")
 CABLE = "v0"
 PORT = 29517
 BURST = "128kb"
-"""Of the token bucket: room for whole packets of 64 KiB.  With 32kb tc cuts them, and `python -m hocket.bench.shaped`
-found 0.54 instead of 0.92 Gbit/s."""
+"""The size of the token bucket: room for whole packets of 64 KiB.  With 32kb tc cuts them, and `python -m
+hocket.bench.shaped` found 0.54 instead of 0.92 Gbit/s."""
 
 
 def ip(*words: str) -> str:

@@ -32,7 +32,8 @@ def test_the_better_thread_level_of_the_best_mpi_counts() -> None:
 
 
 def test_beside_an_mpi_the_same_processes_count() -> None:
-    """Of ratios block by block, to the MPI that hocket is worst against, not to the one that is fastest elsewhere."""
+    """Ratios are taken block by block, to the MPI that hocket is worst against, not to the one that is fastest
+    elsewhere."""
     blocks = {
         "mpich": [4.0, 8.0, 4.0], "hocket beside mpich": [2.0, 4.0, 8.0],
         "openmpi": [10.0, 10.0, 10.0], "hocket beside openmpi": [9.0, 9.0, 1.0],
@@ -143,12 +144,12 @@ def test_a_page_has_a_section_for_each_kind_of_cpu(tmp_path: Path) -> None:
 
 def test_tables_of_other_programs_stand_behind_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real one, small."""
-    small = ["hocket.bench.starting.first_barrier", "PEERS", "-n", "2", "--turns", "1"]
+    small = ["hocket.bench.first_barrier", "PEERS", "-n", "2", "--turns", "1"]
     monkeypatch.setattr(others, "OTHERS", {"Starting": small})
     about = {"others": others.measured(["gloo", "openmpi", "openmpi-single"])}
     about |= {"date": "today", "machine": {"processor": "X", "usable_cores": 2, "load": [0.0]}}
     lines = page.table(about, []).splitlines()
-    command = "`python -m hocket.bench.starting.first_barrier openmpi -n 2 --turns 1`"
+    command = "`python -m hocket.bench.first_barrier openmpi -n 2 --turns 1`"
     assert any(each.startswith(f"**Starting**: {command}, ") for each in lines)
     assert [row.split(" | ")[0] for row in lines[-3:]] == ["| hocket run", "| hocket run --no-fork", "| openmpi"]
 
@@ -163,7 +164,8 @@ def test_the_page_shows_what_was_measured(path: Path) -> None:
 
 
 def lines_of(path: Path) -> dict[str, list[str]]:
-    """Of each measured line on a kind of CPU: hocket's time, its part of the MPI's, how many times faster than Gloo."""
+    """The cells of each measured line on a kind of CPU: hocket's time, its part of the MPI's, how many times faster
+    than Gloo."""
     cells = [[cell.strip() for cell in line(each).split("|")[1:-1]] for each in read(str(path))[1]]
     return {what: [us, mpi, gloo] for what, us, _, _, mpi, _, _, _, gloo, *_ in cells}
 

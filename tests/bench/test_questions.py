@@ -1,41 +1,40 @@
-"""The benchmarks that answer one question each run, and print the table that docs/performance.md shows."""
+"""Programs that `make compare` runs beside the collectives: small, each prints its table."""
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-RUN = [sys.executable, "-m", "hocket", "run", "-n", "2", "--", sys.executable]
-
 
 @pytest.mark.parametrize(
-    ("command", "heads"),
+    ("words", "found"),
     [
-        ([sys.executable, "-m", "hocket.bench.memory.circles", "--bytes", "4K"], ["| 128 KiB |", "| 32768 KiB |"]),
-        ([sys.executable, "-m", "hocket.bench.memory.copies", "--bytes", "16K"], ["| 0 |", "| 16 |", "| 4095 |"]),
-        ([*RUN, "-m", "hocket.bench.reading", "--end", "128K"], ["| 32 KiB |", "| 128 KiB |"]),
-        ([*RUN, "-m", "hocket.bench.awaited"], ["| wait |", "| await, 20 at once |", "| torch future |"]),
-        ([*RUN, "-m", "hocket.bench.lanes", "--large", "4M"], ["| alone |", "| on a lane |", "| without lanes |"]),
-        ([sys.executable, "-m", "hocket.bench.starting.cores", "--jobs", "1"], ["| jobs |", "| 1 |"]),
         (
-            [sys.executable, "-m", "hocket.bench.starting.first_barrier", "openmpi", "-n", "3", "--turns", "1"],
+            ["hocket.bench.first_barrier", "openmpi", "-n", "3", "--turns", "1"],
             ["cores, 3 ranks |", "| hocket run |", "| hocket run --no-fork |", "| openmpi |"],
         ),
         (
-            [sys.executable, "-m", "hocket.bench.messages", "openmpi", "--seconds", "0.05"],
+            ["hocket.bench.messages", "openmpi", "--seconds", "0.05"],
             ["| openmpi: ping-pong 8 B |", "| openmpi: sendrecv 1,048,576 B |"],
         ),
         (
-            [sys.executable, "-m", "hocket.bench.messages", "--seconds", "0.05", "--transport", "tcp", "--sizes", "9"],
+            ["hocket.bench.messages", "--seconds", "0.05", "--transport", "tcp", "--sizes", "9"],
             ["2 ranks, tcp |", "| openmpi: sendrecv 9 B |"],
         ),
     ],
-    ids=["circles", "copies", "reading", "awaited", "lanes", "starts", "barrier", "messages", "messages over tcp"],
+    ids=["barrier", "messages", "messages over tcp"],
 )
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
-def test_a_question(command: list[str], heads: list[str]) -> None:
+def test_a_question(words: list[str], found: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and all(each in done.stdout for each in found), done.stdout + done.stderr
+
+
+def test_comforts() -> None:
+    words = ["hocket", "run", "-n", "2", "--no-prefix", "--", sys.executable, "-m", "hocket.bench.comforts"]
+    command = [sys.executable, "-m", *words, "--seconds", "0.02", "--gigabytes", "0.001"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0 and all(head in done.stdout for head in heads), done.stdout + done.stderr
+    assert done.returncode == 0, done
+    assert len(re.findall(r"^\| .* \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", done.stdout, re.M)) == 6, done.stdout

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Alone:
-    """What a Grid asks of a communicator, for one of many ranks."""
+    """The part of a communicator that a Grid uses, for one of many ranks."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size

@@ -16,7 +16,7 @@ import pytest
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.conformance.fuzz import __main__ as fuzz
 from hocket.conformance.fuzz.calls import WrongError
-from hocket.conformance.fuzz.messages import Exchange
+from hocket.conformance.fuzz.exchange import Exchange
 from hocket.conformance.fuzz.program import ENCODING, program
 from hocket.conformance.fuzz.rounds import Call, Calls, Drop, Make, Message, Messages, Settle
 from hocket.conformance.fuzz.values import ALL, CODECS, ops_for
@@ -109,7 +109,7 @@ calls.FUNCTIONS = {**calls.FUNCTIONS, "first": first}
 
 
 def failing(fault: str, where: pathlib.Path, capsys: pytest.CaptureFixture[str], seed: int) -> str:
-    """What the fuzzer says of two ranks that have this fault."""
+    """The fuzzer's words about two ranks that have this fault."""
     script = where / "rank.py"
     script.write_text(FAULTY.format(fault=fault))
     words = [sys.executable, str(script)]

@@ -65,7 +65,7 @@ class HostDevice:
 
 
 class Submitted:
-    """What Gpu.prepared gives, for the emulator."""
+    """The launch that Gpu.prepared gives, for the emulator."""
 
     def __init__(self, emulator: Emulator, kernel: Kernel, grid: int, values: Any) -> None:
         self.emulator, self.name, self.grid = emulator, kernel.name.encode(), grid

@@ -31,7 +31,7 @@ def test_a_job_on_hosts_whose_cables_are_pulled_survives(capsys: pytest.CaptureF
 # --- the judge
 
 STEP = {"generation": 1, "t": 1, "digest": 7, "value": 1.5}
-"""Of two ranks, whose parts are 1 and 2."""
+"""The step of two ranks, whose parts are 1 and 2."""
 MET = {"generation": 1, "who": [0, 2], "before": [0, 1, 2]}
 DEEDS = judge.Deeds({1: 5.0}, set())
 WELL: dict[int, list[dict[str, Any]]] = {
@@ -42,7 +42,7 @@ WELL: dict[int, list[dict[str, Any]]] = {
 
 
 def wrong(line: dict[str, Any], place: int = 1, deeds: judge.Deeds = DEEDS) -> str:
-    """What is found when process 2 says this instead."""
+    """The faults that are found when process 2 says this instead."""
     lines = {**WELL, 2: [*WELL[2][:place], line, *WELL[2][place + 1 :]]}
     return "\n".join(judge.judge(lines, deeds))
 

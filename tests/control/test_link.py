@@ -39,7 +39,7 @@ def reactor() -> Iterator[Reactor]:
 
 
 def sides(key: bytes = KEY) -> tuple[Client, Server]:
-    """Of a handshake that is done."""
+    """Both sides of a handshake that is done."""
     client, server = Client(key, Hello(1, PURPOSE, "job")), Server(key)
     server.feed(client.feed(server.feed(client.start)))
     return client, server
@@ -57,7 +57,7 @@ class Ears:
 
 
 def spoken(reactor: Reactor, side: Client | Server, said: list[link.Message]) -> Frames:
-    """What a link of this side writes."""
+    """The frames that a link of this side writes."""
     ours, theirs = socket.socketpair()
     with theirs:
         link = Link(reactor, Connection.of(ours, side))
@@ -80,7 +80,7 @@ def cut(data: bytes) -> Frames:
 
 
 def listens(reactor: Reactor, side: Client | Server, data: bytes) -> Ears:
-    """What a link of this side makes of these bytes and an end."""
+    """The messages that a link of this side makes of these bytes and an end."""
     ours, theirs = socket.socketpair()
     ears = Ears(reactor, Connection.of(ours, side))
     with contextlib.suppress(OSError):  # it may have hung up already

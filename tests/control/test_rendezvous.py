@@ -9,7 +9,7 @@ import time
 import pytest
 
 from hocket.control import rendezvous
-from hocket.control.encryption import Ended
+from hocket.control.encryption import SilentEnd
 from hocket.control.handshake import AuthError
 from hocket.control.link import ALIVE, Link
 from hocket.control.protocol import coordinator
@@ -182,7 +182,7 @@ def test_wrong_key_is_told(start, ports):
 
 
 def test_one_strange_answer_of_a_late_rank_0_is_not_believed(monkeypatch):
-    """What ends a slow rank's handshake looks like another key; only who says so for a while is believed."""
+    """The end of a slow rank's handshake looks like another key; only who says so for a while is believed."""
     said = [TransportError("not up")] * 25 + [AuthError("ended"), None]
 
     def knock(address):
@@ -198,7 +198,7 @@ def test_one_strange_answer_of_a_late_rank_0_is_not_believed(monkeypatch):
 
 def test_what_a_refusing_rank_0_said_outlives_its_end(monkeypatch):
     """Rank 0 refuses this one, then gives up and only closes what comes: the error keeps its words."""
-    said = [AuthError("unknown ca"), Ended("closed")]
+    said = [AuthError("unknown ca"), SilentEnd("closed")]
 
     def knock(address):
         raise said.pop(0) if len(said) > 1 else said[0]

@@ -23,7 +23,7 @@ from support.jobs import SOURCES
 
 @pytest.fixture
 def path(tmp_path: pathlib.Path) -> str:
-    """What makes `import torch` know hocket, as pip does it, where only its sources are at hand."""
+    """A path that makes `import torch` know hocket, as pip does it, where only its sources are at hand."""
     about = tmp_path / "site" / "hocket-0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hocket\nVersion: 0\n")
@@ -41,7 +41,7 @@ def test_either_may_be_imported_first(first: str, path: str) -> None:
 
 
 def torchrun(path: str, ranks: int, example: str, *words: str, restarts: int = 0) -> tuple[str, str]:
-    """What an example prints and what it complains about; it must end with 0.  --standalone takes a free port."""
+    """The output of an example and its complaints; it must end with 0.  --standalone takes a free port."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
         "--max-restarts", str(restarts), str(EXAMPLES / "pytorch" / f"{example}.py"), *words,
@@ -60,7 +60,7 @@ def torchrun(path: str, ranks: int, example: str, *words: str, restarts: int = 0
 
 
 def quiet(ranks: int, example: str) -> str:
-    """What its ranks print, started with the variables that torchrun sets; they must complain about nothing."""
+    """The output of its ranks, started with the variables that torchrun sets; they must complain about nothing."""
     source = """
         import os, torch._dynamo, hocket.torch
         os.environ |= {"RANK": os.environ["HOCKET_RANK"], "LOCAL_RANK": os.environ["HOCKET_RANK"]}
@@ -74,7 +74,7 @@ def quiet(ranks: int, example: str) -> str:
 
 
 def numbers(pattern: str, text: str) -> list[float]:
-    """Those of the pattern's one match."""
+    """The numbers of the pattern's one match."""
     found = re.findall(pattern, text)
     assert len(found) == 1, text
     return [float(each) for each in (found[0] if isinstance(found[0], tuple) else found)]

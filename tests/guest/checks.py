@@ -1,4 +1,4 @@
-"""What every job of the guest must get right, whatever transport its bytes go.
+"""The checks that every job of the guest must pass, whatever transport its bytes go.
 
 A check is a function of a communicator that asserts; it may return arrays, with the same bits over every transport.
 """

@@ -155,7 +155,7 @@ def _sure(result: int) -> None:
 
 
 def outputs(ends: Sequence[Ended]) -> list[str]:
-    """What each rank printed; all must have ended with 0."""
+    """The output of each rank; all must have ended with 0."""
     failed = [f"--- rank {r} ended with {end.code}:\n{end.err}{end.out}" for r, end in enumerate(ends) if end.code]
     assert not failed, "\n".join(failed)
     return [end.out for end in ends]

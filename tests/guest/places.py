@@ -19,7 +19,7 @@ HOSTS = (0, 0, 1, 1)
 
 
 def env(transport: str, places: Sequence[int], also: str = "") -> list[dict[str, str]]:
-    """What sends each rank over that transport; `also`: transports to try before it."""
+    """The environment that sends each rank over that transport; `also`: transports to try before it."""
     made = []
     for place in places:
         where = {"HOCKET_RDMA": DEVICES[place]} if transport == "verbs" else {"HOCKET_IFACE": ADDRESSES[place]}
@@ -28,7 +28,7 @@ def env(transport: str, places: Sequence[int], also: str = "") -> list[dict[str,
 
 
 def held() -> dict[str, str]:
-    """What the kernel says is in use of each device: protection domains, queues, regions, contexts."""
+    """Objects of each device that are in use, by the kernel: protection domains, queues, regions, contexts."""
     if not any(transport == "verbs" for transport in TRANSPORTS):
         return {}
     lines = subprocess.run(["rdma", "resource", "show"], check=True, capture_output=True, text=True).stdout.splitlines()

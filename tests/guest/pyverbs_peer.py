@@ -65,7 +65,7 @@ class Half:
         self.sent += 1
 
     def heard(self) -> list[Any]:
-        """What has been received since the last look; RuntimeError: a request has failed."""
+        """The messages since the last look; RuntimeError: a request has failed."""
         _, done = self.cq.poll(16)
         for each in done:
             if each.status:
@@ -214,7 +214,7 @@ class Peer:
 
     @property
     def address(self) -> dict[str, Any]:
-        """As a port's of hocket's says it."""
+        """The address, as a port of hocket's says it."""
         plain = bytes.fromhex(self.gid.replace(":", ""))
         return {"mtu": int(e.IBV_MTU_1024), "lid": 0, "gids": [["RoCE v2, IPv4", plain.hex()]]}
 

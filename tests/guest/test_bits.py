@@ -12,7 +12,7 @@ from forked import Job, outputs
 from places import ADDRESSES, HOSTS, PLACES, TRANSPORTS, env, freed, held
 
 TCP: dict[tuple[int, bool], Any] = {}
-"""What the same checks found over tcp: (size, mixed) -> by rank."""
+"""The results of the same checks over tcp: (size, mixed) -> by rank."""
 
 
 def found(size: int, where: pathlib.Path, transport: str, places: Any, mixed: bool) -> list[Any]:

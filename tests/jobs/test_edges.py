@@ -1,4 +1,4 @@
-"""What a review found: each of these gave wrong data, a crash or a hang."""
+"""Findings of a review: each of these gave wrong data, a crash or a hang."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_wait_of_no_time_is_one_try() -> None:
 
 
 def closed_at_once(comm: Communicator) -> None:
-    """What one communicator has not read yet is not given to the next."""
+    """A message that one communicator has not read yet is not given to the next."""
     for i in range(50):
         pair = comm.split(comm.rank // 2)
         assert pair is not None

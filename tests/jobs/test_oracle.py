@@ -62,7 +62,7 @@ def rows(collective: str, count: int, size: int) -> int:
 
 
 def wanted(collective: str, inputs: list[Array], rank: int, root: int) -> Array | None:
-    """What `rank` must get; None: nothing."""
+    """The elements that `rank` must get; None: nothing."""
     blocks = collective in ("reduce_scatter", "scatter", "alltoall")
     length = len(inputs[0]) // len(inputs) if blocks else len(inputs[0])
     found = [

@@ -1,4 +1,4 @@
-"""How real programs start and use ranks: multiprocessing, launchers, forks of a live rank, threads."""
+"""Real programs start and use ranks: multiprocessing, launchers, forks of a live rank, threads."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_a_rank_without_a_core_is_told_from_a_late_one() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(2, 5), st.data())
 def test_the_parts_of_what_was_waited_add_up_to_it(p: int, data: st.DataObject) -> None:
-    """Of anything that could be recorded, possible or not."""
+    """The law holds for anything that could be recorded, possible or not."""
     ranks, times = st.integers(0, p - 1), st.floats(0, 1)
     waits = []
     for rank in range(p):

@@ -1,4 +1,4 @@
-"""What TCP says of a link comes into words and into the page."""
+"""TCP's facts about a link come into words and into the page."""
 
 from __future__ import annotations
 

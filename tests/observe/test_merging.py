@@ -79,7 +79,8 @@ def test_blame_survives_the_file(suffix: str, tmp_path: Path) -> None:
 
 
 def without(rank: Recorded, kind: Kind, after: int) -> Recorded:
-    """As if it had been killed: its last records of a kind, and what comes later, are not there."""
+    """The recording of a rank as if it had been killed: its last records of a kind, and what comes later, are not
+    there."""
     (old,) = rank.rings
     cut = np.flatnonzero(old.records["kind"] == kind)[after]
     return Recorded(rank.facts, rank.table, [Ring(old.comm, old.kind, old.index, old.members, old.records[:cut])])

@@ -1,4 +1,4 @@
-"""What ranks export: read when it is asked for, bounded, and the same as `comm.stats()` says."""
+"""Exported numbers: read when it is asked for, bounded, and the same as `comm.stats()` says."""
 
 from __future__ import annotations
 

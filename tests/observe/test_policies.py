@@ -1,4 +1,4 @@
-"""What another order of gradients would bring: the known iterations of VGG-19, and a run over a slow link."""
+"""Replays of another order of gradients: the known iterations of VGG-19, and a run over a slow link."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.bench.overlap.profiles import PROFILES
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
+from hocket.lab.overlap.profiles import PROFILES
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.observe.policies import Event, _events, _rate, replayed
@@ -23,7 +23,7 @@ from hocket.training import Scheduler
 
 
 def steps(rho: float, barrier: bool, count: int) -> list[Event]:
-    """Of VGG-19, computation = 1; `barrier`: all are waited for before the forward pass."""
+    """Steps of VGG-19, computation = 1; `barrier`: all are waited for before the forward pass."""
     profile = PROFILES["VGG-19"]
     names = [f"{i:02}" for i in range(len(profile.parameters))]
     events: list[Event] = []

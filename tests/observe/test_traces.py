@@ -42,7 +42,7 @@ def program(before: str = "", inside: str = "pass", after: str = "") -> str:
 
 
 def check(timeline: Timeline, calls: int) -> None:
-    """What must be true of any trace of the program above."""
+    """Check what must be true of any trace of the program above."""
     made = timeline.of("calls")
     assert list(np.bincount(timeline.ranks(made))) == [calls] * 3
     sends, receives = timeline.of("sends"), timeline.of("receives")

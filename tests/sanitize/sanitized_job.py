@@ -1,4 +1,4 @@
-"""What `sanitize.sh` runs: every collective, between threads and between processes, small and large."""
+"""The job of `sanitize.sh`: every collective, between threads and between processes, small and large."""
 
 from __future__ import annotations
 

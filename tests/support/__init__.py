@@ -1,1 +1,2 @@
-"""What tests share: jobs of real ranks, what those ranks run, simulators, and stand-ins for what is not here."""
+"""The helpers of the tests: jobs of real ranks, what those ranks run, simulators, and stand-ins for what is not here.
+"""

@@ -1,4 +1,4 @@
-"""What each codec makes of float32, in NumPy: the laws of kernels/cpu/codec_*.h and convert.h told a second time."""
+"""The laws of each codec of float32, in NumPy: the laws of kernels/cpu/codec_*.h and convert.h told a second time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNIT |= {"int8": 0.51 / 127, "fp8": 1.02 / 16, "int4": 0.51 / 7, "sign": 1.0}
 
 
 def vectors(n: int) -> list[Array]:
-    """What codecs should be tried on."""
+    """Vectors on which codecs should be tried."""
     dice = np.random.default_rng(n)
     normal = dice.standard_normal(n).astype(F32)
     wide = normal * np.exp(dice.uniform(-80, 80, n)).astype(F32)
@@ -169,12 +169,12 @@ def sent(x: Array, name: str | Codec, key: int = 0) -> Array:
 
 
 def wire_bytes(n: int, name: str) -> int:
-    """What n floats take on the wire."""
+    """The bytes of n floats on the wire."""
     return 2 * n if name in SMALL else -(-n // BLOCKS[name].block) * BLOCKS[name].itemsize
 
 
 def room(given: list[Array], name: str, encodings: int) -> Array:
-    """How far a sum of these may be from the exact one."""
+    """The distance that a sum of these may have from the exact one."""
     magnitude = sum(np.abs(each) for each in given)
     if name in BLOCKS and len(magnitude):
         block = BLOCKS[name].block

@@ -60,7 +60,7 @@ class Simulation:
         self.judge()
 
     def settle(self) -> None:
-        """What is on its way arrives."""
+        """Deliver all that is on its way."""
         for _ in range(4000):
             if not self.step(wild=False):
                 return
@@ -214,7 +214,7 @@ class Simulation:
         return any(map(few, [old] if 0 in met else [every] if 2 in met else [old, every]))
 
     def judge_ending(self, made: dict[int, Any]) -> None:
-        """Who can go on by the law has gone on."""
+        """Members that can go on by the law have gone on."""
         for rank in self.alive:
             part = {other for other in self.alive if other == rank or frozenset((rank, other)) not in self.down}
             others = set(self.ranks) - part

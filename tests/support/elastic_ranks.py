@@ -1,4 +1,4 @@
-"""What ranks of an elastic job run in tests, and what they print."""
+"""The programs of the ranks of an elastic job in tests, and their output."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def program(name: str, *words: str) -> str:
-    """What a rank runs to be `python examples/NAME.py WORDS`.  The text names what its warm parent shall import."""
+    """A rank's program that is like `python examples/NAME.py WORDS`.  The text names what its warm parent shall import.
+    """
     path = EXAMPLES / f"{name}.py"
     learns = "import sklearn.datasets" if "sklearn" in path.read_text() else ""
     return textwrap.dedent(f"""
@@ -23,7 +24,7 @@ def program(name: str, *words: str) -> str:
 
 
 def run(name: str, ranks: int, *words: str, seconds: float = 100.0) -> str:
-    """What its ranks print; they must end well, and complain about nothing."""
+    """The output of its ranks; they must end well, and complain about nothing."""
     with jobs.Job(ranks, program(name, *words)) as job:
         ends = job.wait(seconds)
     assert [(end.code, end.err) for end in ends] == [(0, "")] * ranks

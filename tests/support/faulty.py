@@ -1,4 +1,4 @@
-"""What ranks do in the tests of failures, and what the tests look at.
+"""The programs of ranks in the tests of failures, and the tests' ways to look at them.
 
 The upper half runs in the ranks (their PYTHONPATH leads here), the lower half in the test.
 """
@@ -24,7 +24,7 @@ from support.leftovers import descriptors
 HEAD = """import time, numpy as np, hocket; from support import faulty
 from support.faulty import say, ready, telling, await_file
 """
-"""How a rank's program begins: two lines."""
+"""The beginning of a rank's program: two lines."""
 ROWS = 25_200
 """Float64 rows of a big array: 200 KB, and divisible by 2, 3 and 4 ranks."""
 
@@ -129,7 +129,7 @@ def _threads() -> int:
 
 
 def count(before: Mapping[str, Any] | None = None, seconds: float = 5.0) -> dict[str, Any]:
-    """What this process holds: numbers that must not grow.
+    """The holdings of this process: numbers that must not grow.
 
     A connection that was let go is closed when the other end has let go too, which may be after this rank's last call.
     So a count that follows one `before` waits for its descriptors to be as few.
@@ -217,7 +217,7 @@ def _session(leader: int) -> list[int]:
 
 
 def facts(end: Ended) -> dict[str, Any]:
-    """What a rank said, in one dictionary; it must have ended well."""
+    """A rank's words, in one dictionary; it must have ended well."""
     assert end.code == 0, end
     said: dict[str, Any] = {}
     for line in end.out.splitlines():

@@ -20,7 +20,7 @@ def gradients(comm: Communicator, step: int) -> dict[str, Any]:
 
 
 def averages(comm: Communicator, step: int, ranks: int | None = None) -> dict[str, Any]:
-    """Of the first `ranks` ranks' gradients, and zeros of the others."""
+    """The averages of the first `ranks` ranks' gradients, and zeros of the others."""
     count = comm.size if ranks is None else ranks
     total = PATTERN * sum(range(1, count + 1)) + count * step
     return {name: total[:n] / np.float32(comm.size) for name, n in SIZES.items()}

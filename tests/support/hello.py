@@ -1,4 +1,4 @@
-"""What the tests of a listener share: its key, and a client's hello."""
+"""Helpers of the tests of a listener: its key, and a client's hello."""
 
 from hocket.control.handshake import Hello
 

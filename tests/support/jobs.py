@@ -53,7 +53,8 @@ class Job:
     prefix: dict[int, list[str]] = field(default_factory=dict)
     """Words before the command of a rank."""
     hosts: Sequence[tuple[str, str]] = ()
-    """Of each rank: its network namespace, and the folder that is its TMPDIR there.  They are told nothing of a job."""
+    """The host of each rank: its network namespace, and the folder that is its TMPDIR there.  They are told nothing of
+    a job."""
     stay: bool = False
     """May its processes run other programs before and after?  Not where they are what is tested."""
 

@@ -1,4 +1,4 @@
-"""What the tests of `hocket run` share: the command, the beginning of a program, and which ranks are still there."""
+"""Helpers of the tests of `hocket run`: the command, the beginning of a program, and which ranks are still there."""
 
 import contextlib
 import fcntl

@@ -15,7 +15,7 @@ from support.worlds import PATH
 
 SIZE = 2
 RANKS: dict[str, Callable[[], None]] = {}
-"""What ranks run, by name."""
+"""Programs of ranks, by name."""
 
 
 def ranks(function: Callable[[], None]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What a process holds, each thing by its name: what a test left behind is what is there now and was not before.
+"""The holdings of a process, each by its name: what a test left behind is what is there now and was not before.
 
 Counts would not do: what an earlier test dropped may be collected, or closed by a thread, in the middle of this one.
 """

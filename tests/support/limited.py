@@ -1,4 +1,4 @@
-"""What a system may refuse a process: system calls, memory, places to write.  Each is done to the caller, for good."""
+"""Refusals of a system to a process: system calls, memory, places to write.  Each is done to the caller, for good."""
 
 from __future__ import annotations
 

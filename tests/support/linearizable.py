@@ -44,7 +44,7 @@ def wrong(history: Iterable[Access], first: Any) -> str:
 
 
 def _next(ops: list[Access], start: int, done: int) -> list[int]:
-    """Those that may come next: no other that is left had ended before they began."""
+    """Operations that may come next: no other that is left had ended before they began."""
     left, ended = [], NEVER
     for i in range(start, len(ops)):
         if ops[i].begin > ended:

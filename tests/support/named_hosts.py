@@ -47,7 +47,7 @@ class Star:
                 ip("netns", "del", space)
 
     def shape(self, host: int, *words: str) -> None:
-        """What host `host` sends goes through this queueing discipline: "tbf", "rate", "1mbit", ..."""
+        """Let all that host `host` sends go through this queueing discipline: "tbf", "rate", "1mbit", ..."""
         command = ["tc", "-n", self._spaces[host], "qdisc", "add", "dev", CABLE, "root", *words]
         subprocess.run(command, check=True, capture_output=True, text=True)
 

@@ -7,7 +7,7 @@
 # 450 MB and two minutes.  If it is not there either, it is named and left out; if all are, that is a failure.
 set -eu
 
-CORE="tests/algorithms tests/collectives tests/control tests/kernels tests/system tests/transports"
+CORE="tests/test_checkout.py tests/algorithms tests/collectives tests/control tests/kernels tests/system tests/transports"
 ROOT=$(cd "$(dirname "$0")/../.." && pwd)
 
 # The files that git knows, or would know, with their times: only what has changed is built again.
@@ -19,14 +19,14 @@ copy() {
 }
 
 # Build, with few optimizations, and test, in a copy.  Left out are the files that need torch, which are counted, what needs an
-# MPI or torch's launcher, a wheel of the files that git knows, and a picture of matplotlib.  PYTHONSAFEPATH: as in the Makefile.
+# MPI or torch's launcher, a wheel of the files that git knows, and a picture of matplotlib.
 try() {
     cd "$2"
     [ -x .venv/bin/python ] || "$1" -m venv .venv
     HOCKET_CFLAGS=${HOCKET_CFLAGS--O1} .venv/bin/python -m pip install --quiet --editable '.[test-core]'
     torch=$(grep -rlE '^ *(import|from) torch\b' $CORE --include="test_*.py")
     echo "$1: $(.venv/bin/python -VV), without the $(echo "$torch" | wc -l) files that need torch"
-    PYTHONSAFEPATH=1 .venv/bin/pytest --workers 2 -p no:cacheprovider $CORE $(printf -- '--ignore=%s ' $torch) \
+    .venv/bin/pytest --workers 2 -p no:cacheprovider $CORE $(printf -- '--ignore=%s ' $torch) \
         --ignore tests/transports/mpi --ignore tests/transports/test_third_party_c.py \
         --deselect tests/collectives/job/test_launchers.py::test_under_the_real_launcher \
         --deselect tests/algorithms/drawing/test_draw.py::test_save_png ${PYTEST:-}

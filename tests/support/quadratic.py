@@ -1,4 +1,4 @@
-"""What ranks train in tests: each its own quadratic, with some noise, in a few named arrays."""
+"""The problem that ranks train on in tests: each its own quadratic, with some noise, in a few named arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def flat(theta: dict[str, Array]) -> Array:
 
 
 def gradient(rank: int, step: int, theta: dict[str, Array]) -> dict[str, Array]:
-    """Of a rank's own quadratic, with some noise."""
+    """The gradient of a rank's own quadratic, with some noise."""
     dice = np.random.default_rng([rank, step])
     return {name: (x - F(rank) + dice.normal(size=x.shape)).astype(x.dtype) for name, x in theta.items()}
 

@@ -77,7 +77,7 @@ def recorded(
     p: int, ran: Ran, hosts: Sequence[str] = (), ahead: Sequence[int] = (), ppm: Sequence[float] = (),
     algorithm: str = "ring",
 ) -> list[Recorded]:  # fmt: skip
-    """What each rank recorded; its host, and its clock: ahead of the truth by so many ns, and faster by so much."""
+    """The recording of each rank; its host, and its clock: ahead of the truth by so many ns, and faster by so much."""
     rows: list[list[tuple[float, int, int, int, int, int, int]]] = [[] for _ in range(p)]  # s, seq, bytes, kind, ...
     for stay in ran.stays:
         mine, seq = rows[stay.rank], int(stay.call) + 1  # type: ignore[call-overload]

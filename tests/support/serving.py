@@ -139,7 +139,7 @@ class Cluster:
         return self.more[-1]
 
     def end(self, ranks: range) -> list[Any]:
-        """What these workers say at the end."""
+        """The last words of these workers."""
         self.mark("stop")
         for rank in ranks:
             self.read(f"done-{self.uid(rank)}")

@@ -31,7 +31,7 @@ def job(size: int, source: str, place: pathlib.Path, **env: str) -> jobs.Job:
 
 
 def run(size: int, source: str, place: pathlib.Path) -> list[jobs.Ended]:
-    """How the ranks end."""
+    """The ends of the ranks."""
     with job(size, source, place) as started:
         return started.wait(30)
 

@@ -19,7 +19,7 @@ THREADS = ("threads", "reference")
 
 
 Program = Callable[[Communicator], Any]
-"""What every rank runs, and asserts."""
+"""Every rank runs this, and asserts."""
 WORLDS = ((1, "threads"), (2, "shm"), (4, "shm"), (3, "tcp"), (2, "reference"))
 """The sizes and transports on which programs run that ask for none."""
 RANK = """

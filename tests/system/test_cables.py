@@ -75,7 +75,7 @@ def test_all_get_what_is_for_all_or_for_an_unknown_host(ports: Ports) -> None:
 
 
 def segment(source: int, target: int, flags: int, data: int) -> bytes:
-    """Of TCP: 20 bytes of IPv4, and 32 with a time stamp."""
+    """A segment of TCP: 20 bytes of IPv4, and 32 with a time stamp."""
     ip = bytes([0x45, 0, 0, 52 + data, 0, 0, 0x40, 0, 64, 6]) + bytes(10)
     tcp = bytes(12) + bytes([0x80, flags]) + bytes(18 + data)
     return HOSTS[target] + HOSTS[source] + b"\x08\x00" + ip + tcp

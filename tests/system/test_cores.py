@@ -1,4 +1,4 @@
-"""How many cores a process may use, in each kind of cgroup that batch systems and containers make."""
+"""The number of cores that a process may use, in each kind of cgroup that batch systems and containers make."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_quotas(own, mounts, quotas, wanted, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.skipif(not os.access("/sys/fs/cgroup/cpu/cpu.shares", os.W_OK), reason="needs root, and cgroups version 1")
 def test_a_real_quota() -> None:
-    """Of a group above the process's own; the process then sees one core, whatever the machine has."""
+    """A quota of a group above the process's own counts; the process then sees one core, whatever the machine has."""
     above = Path(f"/sys/fs/cgroup/cpu/hocket-test-{os.getpid()}")
     group = above / "job"
     try:

@@ -1,4 +1,4 @@
-"""What waiting ranks learn of the core that they share."""
+"""Waiting ranks learn about the core that they share."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["show"], ["doctor"], ["top", "--once"]])
 def test_who_reads_may_go(words: list[str]) -> None:
-    """As in `hocket doctor | head -1`."""
+    """The reader of `hocket doctor | head -1` goes first."""
     reader, writer = os.pipe()
     os.close(reader)
     try:

@@ -1,4 +1,4 @@
-"""How `hocket run` merges the ranks' lines into one screen."""
+"""Merging of the ranks' lines into one screen by `hocket run`."""
 
 
 import pytest

@@ -38,7 +38,7 @@ def test_the_variables_of_torchrun_are_there_too(run):
 
 
 def test_a_program_of_torch_alone(run):
-    """As under torchrun: it finds its place by env://."""
+    """The program runs as under torchrun: it finds its place by env://."""
     pytest.importorskip("torch")
     code, out, err = run(2, """
 import os, torch, torch.distributed as dist

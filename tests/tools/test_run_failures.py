@@ -81,7 +81,7 @@ def test_ranks_that_disagree_are_named_with_what_they_said(run):
 
 
 class Broken(hocket.PeerLostError):
-    """What a communicator is broken by that this rank itself gave up."""
+    """The error of a communicator that this rank itself gave up."""
 
 
 def test_words_of_ranks():

@@ -1,4 +1,4 @@
-"""How `hocket run` ends: signals, graces, and that nothing is left behind."""
+"""The end of `hocket run`: signals, graces, and that nothing is left behind."""
 
 import os
 import signal
@@ -196,7 +196,7 @@ def test_a_reader_that_goes_away_ends_the_job(run):
 
 
 def test_a_signal_ends_a_job_that_is_still_starting(tmp_path):
-    """Of very many ranks: it does not start all of them before it listens."""
+    """Even a job of very many ranks can be ended: it does not start all of them before it listens."""
     line = ["sh", "-c", "echo $$ >> pids; exec sleep 60"]
     with subprocess.Popen([*RUN, "-n", "4096", "--", *line], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 20

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hocket.collectives.recording.processes import Found
+from hocket.collectives.recording.processes import Process
 from hocket.collectives.recording.records import Facts, Recorded
 from hocket.collectives.recording.standing import Standing, circles, printable
 from hocket.tools import top
@@ -67,7 +67,7 @@ WHERE = {
     "deadlock": "is not in a call on this communicator, it is at rank.py:",
     "full_link": "is not in a call on this communicator, it is at rank.py:",
 }
-"""What the error of the others says of rank 1."""
+"""The others' error about rank 1."""
 
 
 @pytest.mark.parametrize("kind", WHERE)
@@ -138,7 +138,7 @@ ENDS = {
         "failed in call 7",
     ),
 }  # fmt: skip
-"""What rank 1 does alone: the error of the others, what it says, and what the file has of rank 1."""
+"""Rank 1's own acts: the error of the others, what it says, and what the file has of rank 1."""
 
 
 @pytest.mark.parametrize("alone", ENDS)
@@ -199,8 +199,8 @@ def test_names_of_others_do_nothing_to_a_terminal() -> None:
 
 
 def test_a_newcomer_is_shown_behind_the_dead_rank_whose_place_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(pid: int | None, state: str) -> Found:
-        return Found(pid, state, [Recorded(Facts(1, 2, "job", pid or 8, "host", "boot", 0, 0, 0), {})])
+    def found(pid: int | None, state: str) -> Process:
+        return Process(pid, state, [Recorded(Facts(1, 2, "job", pid or 8, "host", "boot", 0, 0, 0), {})])
 
     monkeypatch.setattr(top, "recorders", lambda among: [found(9, "running"), found(None, "dead")])
     monkeypatch.setattr(top, "without_one", lambda found: [])

@@ -211,7 +211,7 @@ class Endless(Pipe):
 
 
 class Emptying(Pipe):
-    """What has come is gone when the sender is."""
+    """Bytes that have come are gone when the sender is."""
 
     def shut(self) -> None:
         self.pieces.clear()

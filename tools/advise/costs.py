@@ -1,4 +1,4 @@
-"""What a step of a transformer costs on a mesh: memory and bytes of a rank, and seconds by the simulator.
+"""The cost of a step of a transformer on a mesh: memory and bytes of a rank, and seconds by the simulator.
 
 Memory of a rank: weights and gradients of its part, its share of the optimizer's state, and activations of the
 micro-batches that are under way, s b h (10 + 24 / t) bytes of a layer in 16 bits.  Computation: 6 operations for each
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     micro: int
     """Micro-batches."""
     stage: int
-    """Of `Sharded`: 1, the optimizer's state is cut along data; 3, all is."""
+    """The stage of `Sharded`: 1, the optimizer's state is cut along data; 3, all is."""
     memory: float
     """Bytes of the rank that needs most."""
     sent: float
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 
 
 class Costs:
-    """Of meshes of `size` ranks on a topology; `speed`: operations of a rank in a second."""
+    """The costs of meshes of `size` ranks on a topology; `speed`: operations of a rank in a second."""
 
     def __init__(self, model: Model, there: Topology, size: int, speed: float) -> None:
         there.check(size)
@@ -96,7 +96,7 @@ class Costs:
                     yield data, pipe, tensor
 
     def plan(self, data: int, pipe: int, tensor: int, micro: int, stage: int = 1) -> Plan:
-        """What a step costs with so many ranks on each axis."""
+        """The cost of a step with so many ranks on each axis."""
         model = self.model
         part = model.parameters / pipe / tensor
         tokens, layers = model.batch // data // micro * model.sequence, model.layers // pipe
@@ -145,7 +145,8 @@ class Costs:
 
 
 def along(there: Topology, stride: int) -> Topology:
-    """What ranks see that are so far apart, where all such groups call at once: each has its share of a host's link.
+    """The topology between ranks that are so far apart, where all such groups call at once: each has its share of a
+    host's link.
 
     >>> from hocket.algorithms import topology
     >>> found = along(topology("hosts:4x8,inside=1us/10GB,link=10us/8GB"), 4)

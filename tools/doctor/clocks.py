@@ -1,4 +1,4 @@
-"""How far the wall clocks of hosts are from rank 0's."""
+"""The distance of hosts' wall clocks from rank 0's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRIES = 16
 
 
 class Offset(NamedTuple):
-    """Of a host's clock."""
+    """The offset of a host's clock."""
 
     seconds: float
     """More than 0: it is ahead of rank 0's host."""

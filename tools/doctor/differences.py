@@ -1,4 +1,4 @@
-"""What should be the same on all ranks and is not: versions, variables, limits; addresses and MTUs.  Pure."""
+"""Facts that should be the same on all ranks and are not: versions, variables, limits; addresses and MTUs.  Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def warnings(report: Report) -> Iterator[str]:
 
 
 def _mtu(report: Report, host: int) -> int | None:
-    """Of the interface at which others reach a host."""
+    """The MTU of the interface at which others reach a host."""
     rank = report.hosts[host][0]
     found = report.facts[rank]["interfaces"].get(report.addresses.get(rank))
     return None if found is None else int(found[1])

@@ -1,4 +1,4 @@
-"""What a rank knows of itself, as JSON: versions, processor, variables, limits, interfaces."""
+"""A rank's facts about itself, as JSON: versions, processor, variables, limits, interfaces."""
 
 from __future__ import annotations
 

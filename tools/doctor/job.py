@@ -30,7 +30,7 @@ PATIENCE = 30.0
 """Seconds that a call may wait: all ranks are there, and little is sent."""
 WIDTH = 100
 WITHIN = "hocket doctor"
-"""What texts call it.  Ranks share JSON: HOCKET_OBJECTS=0 forbids objects, and a doctor unpickles nothing."""
+"""Its name in texts.  Ranks share JSON: HOCKET_OBJECTS=0 forbids objects, and a doctor unpickles nothing."""
 
 
 def examine(seconds: float, timeout: float, plot: str | None) -> int:
@@ -96,7 +96,7 @@ def _examined(comm: Communicator, mine: dict[str, Any], seconds: float) -> tuple
 
 
 def _said(comm: Communicator, mine: dict[str, Any]) -> Report:
-    """What all ranks say of themselves and their ways."""
+    """The words of all ranks about themselves and their ways."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     addresses = {}
     for way in ways(comm):
@@ -124,7 +124,7 @@ def _measure(comm: Communicator, report: Report, every: list[list[Pair]], second
     """Run rounds until the time is over; every rank's report has all links then."""
     slot = min(LONGEST, seconds / len(every)) if every else 0.0
     space = links.room()
-    found: list[tuple[Pair, links.Link]] = []
+    found: list[tuple[Pair, links.Speed]] = []
     for pairs in every:
         if comm.allreduce(time.monotonic() - start, "max") > seconds:
             break
@@ -135,7 +135,7 @@ def _measure(comm: Communicator, report: Report, every: list[list[Pair]], second
                 links.follow(comm, a, space)
     for some in comm.share(found, WITHIN):
         for (a, b), link in some:
-            made = links.Link(*link)
+            made = links.Speed(*link)
             report.links[a, b] = made.better(report.links.get((a, b), made))
 
 

@@ -22,8 +22,8 @@ ENOUGH = 12
 """Streams of the longest length, if there is time."""
 
 
-class Link(NamedTuple):
-    """What was measured between two ranks, seen from the lower one."""
+class Speed(NamedTuple):
+    """The measurement between two ranks, seen from the lower one."""
 
     latency: float
     """Seconds of a short message: half of the shortest round trip."""
@@ -32,9 +32,9 @@ class Link(NamedTuple):
     back: float
     """... and from the higher one to the lower one."""
 
-    def better(self, other: Link) -> Link:
-        """Of two measurements: what disturbs one only makes it slower."""
-        return Link(min(self.latency, other.latency), max(self.out, other.out), max(self.back, other.back))
+    def better(self, other: Speed) -> Speed:
+        """The better of two measurements: what disturbs one only makes it slower."""
+        return Speed(min(self.latency, other.latency), max(self.out, other.out), max(self.back, other.back))
 
 
 def room() -> np.ndarray:
@@ -42,13 +42,13 @@ def room() -> np.ndarray:
     return np.ones(MOST, np.uint8)
 
 
-def lead(comm: Communicator, peer: int, seconds: float, space: np.ndarray) -> Link:
+def lead(comm: Communicator, peer: int, seconds: float, space: np.ndarray) -> Speed:
     """Measure, within about `seconds`; `peer` calls `follow` meanwhile."""
     word = np.zeros(2, np.int64)
     latency = _round_trips(comm, peer, time.monotonic() + seconds / 4, word) / 2
     rates = [_streams(comm, peer, kind, seconds / 3, latency, word, space) for kind in (OUT, BACK)]
     _say(comm, peer, word, END, 0)
-    return Link(latency, rates[0], rates[1])
+    return Speed(latency, rates[0], rates[1])
 
 
 def follow(comm: Communicator, leader: int, space: np.ndarray) -> None:

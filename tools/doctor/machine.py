@@ -1,4 +1,4 @@
-"""What works on this machine, and why the rest does not.
+"""The parts that work on this machine, and why the rest does not.
 
 Every section is a function that yields lines; a line that begins with BAD is something that hocket needs and lacks,
 and makes the exit code 1.  Optional packages are looked up, not imported.
@@ -50,7 +50,7 @@ for _ in range(200):
 if comm.rank == 0:
     print(f"{statistics.median(times) * 1e6:.1f}")
 """
-"""What one rank of the self-test runs."""
+"""One rank of the self-test runs this."""
 PATIENCE = 30.0
 """Seconds for the self-test of one transport, which takes about one."""
 

@@ -1,4 +1,5 @@
-"""What pyverbs, rdma-core's own Python module, knows of this machine's RDMA devices; hocket itself does without it."""
+"""Facts from pyverbs, rdma-core's own Python module, about this machine's RDMA devices; hocket itself does without it.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from hocket.collectives.job.cores import crowded
 from hocket.tools.doctor.clocks import Offset
 from hocket.tools.doctor.facts import Facts
-from hocket.tools.doctor.links import Link
+from hocket.tools.doctor.links import Speed
 from hocket.tools.doctor.rounds import Pair
 
 Group = tuple[str, str, tuple[tuple[str, str], ...], tuple[int, ...]]
@@ -26,7 +26,7 @@ class Report:
     groups: Sequence[Sequence[Group]]
     addresses: dict[int, str]
     """Where each rank listens, as the others see it."""
-    links: dict[Pair, Link] = dataclasses.field(default_factory=dict)
+    links: dict[Pair, Speed] = dataclasses.field(default_factory=dict)
     """By (lower rank, higher rank)."""
     clocks: dict[int, Offset] = dataclasses.field(default_factory=dict)
     """By host; rank 0's is not there."""

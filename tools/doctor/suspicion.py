@@ -34,12 +34,12 @@ class Suspicion(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Of one direction: from one rank to another."""
+    """The cost of one direction: from one rank to another."""
 
     source: int
     dest: int
     seconds: float
-    """Of a short message, or of a byte."""
+    """Seconds of a short message, or of a byte."""
 
     @property
     def pair(self) -> Pair:
@@ -47,7 +47,7 @@ class Cost(NamedTuple):
 
 
 def suspicions(report: Report) -> list[Suspicion]:
-    """What is slow, the hosts first."""
+    """The slow parts, hosts first."""
     found: list[Suspicion] = []
     for inside in (False, True):
         pairs = [pair for pair in judged(report) if report.inside(pair) is inside]

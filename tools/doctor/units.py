@@ -22,7 +22,7 @@ def rate(bytes_a_second: float) -> str:
 
 
 def amount(cost: str, seconds: float) -> str:
-    """Of a cost: `latency` in seconds, `rate` in seconds a byte."""
+    """The words for a cost: `latency` in seconds, `rate` in seconds a byte."""
     return latency(seconds) if cost == "latency" else rate(1 / seconds)
 
 

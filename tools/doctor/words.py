@@ -20,7 +20,7 @@ LINES = 12
 
 
 def paragraph(report: Report, suspected: Sequence[Suspicion]) -> str:
-    """How many ranks on how many hosts, how they reach each other, what is slow, and what differs."""
+    """A paragraph on the ranks and hosts, how they reach each other, what is slow, and what differs."""
     sentences = [_count(report), *_reach(report), *_speed(report)]
     slow = [each.text for each in suspected]
     sentences += slow[:MANY]

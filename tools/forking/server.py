@@ -25,18 +25,18 @@ from hocket.transports import registry
 PLACE = "HOCKET_FORKS"
 """The variable that makes a process such a server: its end of the socket, a descriptor, and the program's folder."""
 READY = b"ready"
-"""What it says when a rank can be forked; otherwise why not."""
+"""Its word when a rank can be forked; otherwise it says why not."""
 MODULES = ("numpy", "hocket.collectives.public", "hocket.transports.shm.transport", "hocket.transports.tcp.transport")
 MOST = 1 << 16
 """Bytes of an order."""
 
 
 class Order(NamedTuple):
-    """What a rank has of its own."""
+    """The things that a rank has of its own."""
 
     environ: dict[str, str]
     descriptors: list[int | str]
-    """What each of the descriptors beside it becomes: that number, or one that this variable tells."""
+    """Each of the descriptors beside it becomes this: that number, or one that this variable tells."""
 
 
 def forget_this_folder(ours: str) -> None:
@@ -84,7 +84,7 @@ def serve() -> None:
 
 
 def _why_not(folder: str) -> str | None:
-    """What keeps programs of this folder from being forked here."""
+    """The reason why programs of this folder cannot be forked here."""
     if len(os.listdir("/proc/self/task")) > 1:
         return "NumPy has started threads"
     loaded = {name.partition(".")[0] for name in sys.modules} - {"__main__"}

@@ -20,8 +20,8 @@ NUMBER = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]?\d+)?")
 """Parts that may differ between texts that are alike: ranks, values, addresses."""
 MOST = 8
 """Ranks whose own messages are listed below a failure that is alike on all of them."""
-Link = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
-Found = Mapping[int, pytest.TestReport]
+Chained = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
+ByRank = Mapping[int, pytest.TestReport]
 
 
 class Failure(NamedTuple):
@@ -29,7 +29,7 @@ class Failure(NamedTuple):
 
     ranks: dict[int, str]
     """And the message of each."""
-    links: list[Link]
+    links: list[Chained]
 
 
 def merged(item: pytest.Item, size: int, outcome: Outcome) -> list[pytest.TestReport]:
@@ -53,13 +53,13 @@ def _kind(failed: pytest.TestReport) -> int:
     return int(getattr(failed, "hocket_kind", 0))
 
 
-def _without_echoes(found: Found) -> Found:
+def _without_echoes(found: ByRank) -> ByRank:
     """Failures of other ranks in another phase than that of the rank on which it began."""
     failed = {r: _kind(each) for r, each in found.items() if each.failed}
     return found if min(failed.values(), default=0) < 2 else {r: each for r, each in found.items() if r not in failed}
 
 
-def _phases(by_rank: Mapping[int, Sequence[pytest.TestReport]]) -> list[Found]:
+def _phases(by_rank: Mapping[int, Sequence[pytest.TestReport]]) -> list[ByRank]:
     """Reports of ranks on the same: the setup, each subtest, the call, the teardown."""
     phases: dict[tuple[object, ...], dict[int, pytest.TestReport]] = {}
     for when in ("setup", "call", "teardown"):
@@ -72,7 +72,7 @@ def _phases(by_rank: Mapping[int, Sequence[pytest.TestReport]]) -> list[Found]:
     return list(phases.values())
 
 
-def _stopped(item: pytest.Item, size: int, phases: Sequence[Found], notes: list[str]) -> pytest.TestReport:
+def _stopped(item: pytest.Item, size: int, phases: Sequence[ByRank], notes: list[str]) -> pytest.TestReport:
     """Some ranks have no report."""
     path, line, _ = item.location
     crash = ReprFileLocation(path, (line or 0) + 1, notes[0].partition("\n")[0])
@@ -89,7 +89,7 @@ def _stopped(item: pytest.Item, size: int, phases: Sequence[Found], notes: list[
     )  # fmt: skip
 
 
-def _phase(found: Found, size: int) -> pytest.TestReport:
+def _phase(found: ByRank, size: int) -> pytest.TestReport:
     expected = [each for each in found.values() if each.skipped and hasattr(each, "wasxfail")]
     failed = {r: each for r, each in found.items() if each.failed}
     if expected:  # another rank may pass, or fail with it
@@ -110,7 +110,7 @@ def _phase(found: Found, size: int) -> pytest.TestReport:
     return base
 
 
-def _failures(failed: Found) -> list[Failure]:
+def _failures(failed: ByRank) -> list[Failure]:
     """Groups of reports that are alike."""
     alike: dict[tuple[object, ...], Failure] = {}
     key: tuple[object, ...]
@@ -126,7 +126,7 @@ def _failures(failed: Found) -> list[Failure]:
     return list(alike.values())
 
 
-def _links(longrepr: Any) -> list[Link]:
+def _links(longrepr: Any) -> list[Chained]:
     if isinstance(longrepr, ExceptionChainRepr):
         return list(longrepr.chain)
     if hasattr(longrepr, "reprtraceback"):
@@ -144,7 +144,7 @@ def _native(text: str) -> ReprTraceback:
 
 def _chained(failures: Iterable[Failure], size: int, ended: Iterable[int] = ()) -> ExceptionChainRepr:
     """All as one, which also goes from process to process (pytest-xdist); its message is the first one's."""
-    chain: list[Link] = []
+    chain: list[Chained] = []
     crashes: list[ReprFileLocation | None] = []
     for failure in failures:
         (trace, crash, after), *more = failure.links
@@ -171,7 +171,7 @@ def _apart(messages: Mapping[int, str]) -> Iterator[str]:
             yield f"on {ranks([r])}: {message.partition(chr(10))[0]}"
 
 
-def _sections(found: Found, size: int) -> Iterator[tuple[str, str]]:
+def _sections(found: ByRank, size: int) -> Iterator[tuple[str, str]]:
     """Captured sections, with the ranks that wrote them."""
     by_text: dict[tuple[str, str], list[int]] = {}
     for r, report in found.items():

@@ -1,4 +1,4 @@
-"""Who has submitted what: rank 0's table.  It moves no bytes and waits for nobody, so it can be tried by hand."""
+"""Submissions by name and rank: rank 0's table.  It moves no bytes and waits for nobody, so it can be tried by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Agreement:
         self.left: list[int] = []
         """Ranks that have stopped."""
         self.taken: dict[str, dict[int, Request]] = {}
-        """Of the names that `decide` decided on last: what each rank asked for."""
+        """The requests of each rank for the names that `decide` decided on last: what each rank asked for."""
         self._ready: list[str] = []
         self._over = False
 
@@ -53,7 +53,7 @@ class Agreement:
         return [r for r in range(self.size) if r not in self.waiting[name] and r not in self.joined]
 
     def decide(self) -> list[Order]:
-        """What can be carried out by now, or never."""
+        """Orders that can be carried out by now, or never."""
         if not (self._ready or self.left or len(self.joined) == self.size):
             return []
         orders, ready = [], []

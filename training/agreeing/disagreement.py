@@ -16,7 +16,7 @@ TERMS = {
 
 
 def found(requests: Mapping[int, Request], joined: bool) -> str | None:
-    """What is wrong with all ranks' requests of one name; None: nothing.  `joined`: are
+    """The fault in all ranks' requests of one name; None: nothing.  `joined`: are
     some missing, as they have joined?"""
     (first, model), *others = sorted(requests.items())
     for rank, request in others:
@@ -46,7 +46,7 @@ def _difference(one: Request, other: Request) -> str | None:
 
 
 def _fixed(request: Request) -> list[Any]:
-    """What all ranks' shapes have in common."""
+    """The part that all ranks' shapes have in common."""
     shapes = [part.shape for part in request.parts]
     return [(len(shape), shape[1:]) for shape in shapes] if request.kind in FREE_ROWS else list(shapes)
 

@@ -33,7 +33,7 @@ def fused(ready: Sequence[Request], threshold: int) -> list[list[Request]]:
 
 
 def _key(request: Request) -> tuple[object, ...] | None:
-    """What those that go together have in common; None: it goes alone."""
+    """The key of those that go together; None: it goes alone."""
     if request.kind != "allreduce" or request.op == "adasum":
         return None
     dtype = request.parts[0].dtype

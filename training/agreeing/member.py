@@ -22,7 +22,7 @@ import hocket
 from hocket import Communicator
 from hocket.errors import ArgumentError
 from hocket.extending import outside_group
-from hocket.training.agreeing import messages
+from hocket.training.agreeing import lists
 from hocket.training.agreeing.errors import Errors
 from hocket.training.agreeing.negotiator import JOIN, LEAVE, Negotiator
 from hocket.training.agreeing.numbers import Numbers
@@ -41,7 +41,7 @@ Returns their results."""
 UNWATCHED, HOCKETS = Watcher(), Errors()
 
 
-class Member:
+class Submitter:
     """This rank's.  All ranks of `comm` make it together, and `comm` becomes its own.
 
     `threshold`: bytes of small tensors that are carried out as one, at most.  `cycle`: seconds in which submitted
@@ -137,7 +137,7 @@ class Member:
                         self.negotiator.take(0, items)
                     else:
                         assert self._up is not None
-                        messages.send(self._up, [self._short(item) for item in items], [0])
+                        lists.send(self._up, [self._short(item) for item in items], [0])
             except BaseException as error:
                 self.fail(error)
         if waits is not None:
@@ -205,7 +205,7 @@ class Member:
             self.flush()
 
     def _follow(self) -> None:
-        receiver = messages.Receiver(self._down) if self._down is not None and self.rank else None
+        receiver = lists.Receiver(self._down) if self._down is not None and self.rank else None
         while not self._over.is_set():
             if receiver is None:
                 self._wake.get()
@@ -294,7 +294,7 @@ class Member:
     # --- its parts
 
     def _short(self, item: Any) -> Any:
-        """What rank 0 is told: a number, if it knows the rest."""
+        """The word for rank 0: a number, if it knows the rest."""
         if not isinstance(item, Request):
             return item
         number = self._numbers.of.get(item.name)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket import Communicator
-from hocket.training.agreeing import messages
+from hocket.training.agreeing import lists
 from hocket.training.agreeing.agreement import Agreement
 from hocket.training.agreeing.numbers import Numbers
 from hocket.training.agreeing.order import RUN, Order
@@ -36,7 +36,7 @@ class Negotiator:
         self._others = list(range(1, size))
         self._numbers = Numbers()
         self._last: dict[str, dict[int, Request]] = {}
-        """What each rank asked for under a name that has a number, the last time it was carried out."""
+        """Each rank's request under a name that has a number, the last time it was carried out."""
         self._lock = threading.Lock()
         self.thread: threading.Thread | None = None
         if up is not None:
@@ -44,7 +44,7 @@ class Negotiator:
             self.thread.start()
 
     def take(self, rank: int, items: list[Any]) -> None:
-        """What `rank` has submitted."""
+        """Take the submissions of `rank`."""
         with self._lock:
             for item in items:
                 if isinstance(item, int):
@@ -67,7 +67,7 @@ class Negotiator:
         if not orders:
             return
         if self._down is not None:
-            messages.send(self._down, [order.plain(self._refs(order)) for order in orders], self._others)
+            lists.send(self._down, [order.plain(self._refs(order)) for order in orders], self._others)
         self._own(orders)
 
     def _refs(self, order: Order) -> list[Any]:
@@ -82,7 +82,7 @@ class Negotiator:
     def _hear(self) -> None:
         """The thread: sleeps until a rank has something to say."""
         assert self._up is not None
-        receiver, remaining = messages.Receiver(self._up), len(self._others)
+        receiver, remaining = lists.Receiver(self._up), len(self._others)
         try:
             while remaining:
                 rank, items = receiver.next(None)

@@ -14,14 +14,14 @@ MOST = 4096
 
 
 class Numbers:
-    """What one rank knows of the numbers of a process set."""
+    """One rank's knowledge of the numbers of a process set."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
         self.names: list[str] = []
 
     def ref(self, name: str) -> Any:
-        """How an order names it: a number, a name that gets one, in a list, or a name that gets none."""
+        """The reference of a name in an order: a number, a name that gets one, in a list, or a name that gets none."""
         number = self.of.get(name)
         if number is not None:
             return number

@@ -1,4 +1,4 @@
-"""What rank 0 tells all ranks to carry out next: the same list on every rank."""
+"""Rank 0's order for all ranks: the same list on every rank."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Order(NamedTuple):
 
     what: str
     names: tuple[str, ...] = ()
-    """Of the requests, which are carried out as one if there are several."""
+    """Names of the requests, which are carried out as one if there are several."""
     counts: tuple[Any, ...] = ()
     """allgather: for each tensor the ranks' rows.  alltoall: the ranks' splits.  `joined`: the last rank."""
     like: tuple[Request, ...] = ()
     """The requests, where a rank that has joined lacks one: it needs to know of what to bring zeros."""
     error: str = ""
     kind: str = ""
-    """Of an error: "mismatch", "left" or "stall"."""
+    """The kind of an error: "mismatch", "left" or "stall"."""
     calls: tuple[tuple[int, str], ...] = ()
-    """What which rank called, for the error."""
+    """The call of each rank, for the error."""
 
     def plain(self, refs: list[Any]) -> list[Any]:
-        """As JSON takes it.  `refs`: its names, or their numbers."""
+        """The order as JSON takes it.  `refs`: its names, or their numbers."""
         if self.what == RUN and not self.counts and not self.like:
             return refs
         fields = [self.what, refs, self.counts, [each.plain() for each in self.like], self.error, self.kind, self.calls]
@@ -34,7 +34,7 @@ class Order(NamedTuple):
 
 
 def from_plain_order(plain: list[Any], names: Any) -> Order:
-    """What `plain` made.  `names`: makes names of `refs`."""
+    """The order that `plain` was made of.  `names`: makes names of `refs`."""
     if plain[0] != "!":
         return Order(RUN, names(plain))
     _, what, refs, counts, like, error, kind, calls = plain

@@ -11,7 +11,8 @@ from hocket.training.agreeing.request import Request
 
 
 class Pending:
-    """What `submit` returns.  `payload`: the framework's tensors, which are kept until they are carried out."""
+    """A handle that `submit` returns.  `payload`: the framework's tensors, which are kept until they are carried out.
+    """
 
     __slots__ = ("_turned", "began", "error", "hurry", "lock", "payload", "request", "result", "turn")
 

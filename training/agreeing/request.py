@@ -1,4 +1,4 @@
-"""What a rank submits: a collective of one or more tensors, by name.  Of tensors only dtypes and shapes are told."""
+"""A rank's submission: a collective of one or more tensors, by name.  Of tensors only dtypes and shapes are told."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AUTO = ".noname."
 """Part of the names that are given to tensors without one.  They are used once."""
 
 
-class Part(NamedTuple):
+class Spec(NamedTuple):
     """One tensor: the name of its dtype, and its shape."""
 
     dtype: str
@@ -29,7 +29,7 @@ class Request(NamedTuple):
     kind: str
     """allreduce, allgather, broadcast, alltoall, reducescatter, sparse_allreduce or barrier."""
     name: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Spec, ...] = ()
     """Several in a grouped call: all of them are carried out together."""
     op: str = ""
     root: int = -1
@@ -58,13 +58,13 @@ class Request(NamedTuple):
         return f"{self.kind}({', '.join(arguments)})"
 
     def plain(self) -> list[Any]:
-        """As JSON takes it."""
+        """The request as JSON takes it."""
         parts = [[part.dtype, *part.shape] for part in self.parts]
         return [self.kind, self.name, parts, *self[3:7], list(self.splits), self.codec]
 
 
 def from_plain(plain: list[Any]) -> Request:
-    """What `plain` made."""
+    """The request that `plain` was made of."""
     kind, name, tensors, op, root, prescale, postscale, splits, codec = plain
-    parts = tuple(Part(dtype, tuple(shape)) for dtype, *shape in tensors)
+    parts = tuple(Spec(dtype, tuple(shape)) for dtype, *shape in tensors)
     return Request(kind, name, parts, op, root, prescale, postscale, tuple(splits), codec)

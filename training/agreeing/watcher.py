@@ -1,4 +1,4 @@
-"""Who is told of the phases of each tensor; this one does not care."""
+"""Watchers of the phases of each tensor; this one does not care."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Watcher:
 
     @property
     def on(self) -> bool:
-        """Is there anybody who wants to know?"""
+        """Is tracing on?"""
         return False
 
     def begin(self, name: str, phase: str) -> None:

@@ -1,4 +1,4 @@
-"""What ranks say before they begin something together: an error on one of them is raised on all."""
+"""Agreement of ranks before they begin something together: an error on one of them is raised on all."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ class Choice(NamedTuple):
 
 
 def costs(m: int, n: int, k: float, workers: int, servers: int | None = None) -> Choice:
-    """Of a layer of m x n, with k samples on average on each of so many workers; servers: as many, as in an allreduce.
+    """The costs of a layer of m x n, with k samples on average on each of so many workers; servers: as many, as in an
+    allreduce.
 
     >>> costs(25088, 4096, 32, workers=8).way, costs(4096, 1000, 1024, workers=8).way      # VGG's first one; its last
     ('factors', 'dense')

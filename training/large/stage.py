@@ -1,4 +1,4 @@
-"""What parts of a model have in common, so that each can stand in another: layers in a stage of a pipeline."""
+"""The common form of a model's parts, so that each can stand in another: layers in a stage of a pipeline."""
 
 from __future__ import annotations
 

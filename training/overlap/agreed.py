@@ -22,7 +22,7 @@ from hocket import Communicator
 from hocket.arguments import choices
 from hocket.compression import Bucket, Compressor
 from hocket.errors import ArgumentError, Error, TimeoutError
-from hocket.training.agreeing import Member, Order, Part, Pending, Request
+from hocket.training.agreeing import Order, Pending, Request, Spec, Submitter
 from hocket.training.overlap.arrays import (
     ON_GPU,
     described,
@@ -55,7 +55,7 @@ class _Tensor:
     def __init__(self, name: str) -> None:
         self.name, self.nbytes = name, 0
         self.array: Any = None
-        """What `ready` was given last."""
+        """The array of the latest `ready`."""
         self.pending: Pending | None = None
         """From `ready` until it was waited for."""
         self.fresh = self.left_out = False
@@ -75,7 +75,7 @@ class Agreed:
         self._tensors: dict[str, _Tensor] = {}
         self._likes: dict[str, Any] = {}
         """By dtype, an array of it."""
-        self._member: Member | None = None
+        self._member: Submitter | None = None
         self._compressor: Compressor | None = None
         self._loaded: Sequence[Any] = ()
         self._step: Pending | None = None
@@ -89,7 +89,7 @@ class Agreed:
         with self._lock:
             self._seal()
 
-    def _seal(self) -> Member:
+    def _seal(self) -> Submitter:
         if self._member is None:
             agree(self.comm, self.settings, [])
             comm = self.comm.dup()
@@ -97,7 +97,7 @@ class Agreed:
                 self._compressor = Compressor(comm, self.settings.method)
                 restore([self._compressor], self._loaded)
             fuse = FUSED if self.settings.fuse is None else self.settings.fuse
-            self._member = Member(comm, self._perform, fuse, CYCLE)
+            self._member = Submitter(comm, self._perform, fuse, CYCLE)
         return self._member
 
     def ready(self, name: str, grad: Any) -> None:
@@ -112,7 +112,7 @@ class Agreed:
             if tensor.pending is not None:
                 raise self._ended(ArgumentError(f"ready({name!r}): call wait({name!r}) for its last average first"))
             self._settle()
-            request = Request("allreduce", name, (Part(dtype_of(grad), tuple(grad.shape)),), "avg")
+            request = Request("allreduce", name, (Spec(dtype_of(grad), tuple(grad.shape)),), "avg")
             try:
                 tensor.pending = member.submit(request, grad)
             except Error as error:
@@ -145,7 +145,7 @@ class Agreed:
             waited = self._step if tensor.pending is None else tensor.pending
             assert waited is not None
             if not waited.over(max(0.0, until - time.perf_counter())):
-                raise TimeoutError("its average has not come in time; other ranks may not have made it ready")
+                raise TimeoutError("its average has not come in time; check that all ranks call ready() for it")
             waited.wait()
         except Error as error:
             raise naming(error, name) from error
@@ -160,7 +160,7 @@ class Agreed:
             return [_timing(tensor) for tensor in self._tensors.values()]
 
     def state(self) -> list[Any]:
-        """What this rank's compressor owes, when the last step has ended."""
+        """The vectors that this rank's compressor owes, when the last step has ended."""
         with self._lock:
             self._settle()
             return [*self._loaded] if self._compressor is None else [self._compressor.state_dict()]
@@ -250,7 +250,7 @@ class Agreed:
             comm.allreduce(bucket.flat, "avg", codec=self.settings.codec if single else None)
 
     def _zeros(self, request: Request) -> Any:
-        """What this rank brings that has left it out."""
+        """Zeros from this rank, which has left it out."""
         part = request.parts[0]
         count = int(np.prod(part.shape, dtype=np.int64))
         return zeros(part.dtype, count, self._likes.get(part.dtype)).reshape(part.shape)

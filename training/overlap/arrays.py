@@ -17,7 +17,7 @@ ON_GPU = "it is on {}, and compressor= takes gradients in host memory; give code
 
 
 def tensor_of(name: str, like: Any) -> Tensor | None:
-    """What is declared by an array; None: it is no array of floats."""
+    """The Tensor that an array declares; None: it is no array of floats."""
     dtype = dtype_of(like)
     if dtype not in ITEMSIZES or not hasattr(like, "shape") or isinstance(like, np.generic) or seen_through(like, ""):
         return None

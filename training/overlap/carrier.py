@@ -1,4 +1,4 @@
-"""What carries the units of one lane: asynchronous calls, or a thread whose calls a compressor makes."""
+"""The carrier of the units of one lane: asynchronous calls, or a thread whose calls a compressor makes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Carrier:
         return Threaded(self._thread.submit(self.compressor.allreduce_all, bucket))
 
     def state(self) -> Any:
-        """What its compressor owes, when what was begun before has ended."""
+        """The vectors that its compressor owes, when what was begun before has ended."""
         assert self.compressor is not None
         read = self.compressor.state_dict
         return read() if self._thread is None else self._thread.submit(read).result()

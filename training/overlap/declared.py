@@ -38,7 +38,7 @@ UNITS, MOST = 64, 4 << 20
 100 slices, and a bucket that is much longer than a slice holds up the layer that is needed first."""
 LEAST_SLICE, LEAST_BUCKET = 2 << 20, 64 << 10
 """And at least these.  Between hosts a slice costs some 0.3 ms beside its bytes, in which its lane sends nothing: with
-slices of 200 KB a step of 130 ms took 16 more (bench/overlap/training.py, one rank on each host)."""
+slices of 200 KB a step of 130 ms took 16 more (lab/overlap/training.py, one rank on each host)."""
 
 
 class Declared:
@@ -200,7 +200,7 @@ class Declared:
     # ------------------------------------------------------------------------------------------------- state
 
     def state(self) -> list[Any]:
-        """What this rank's compressors owe, lane by lane."""
+        """The vectors that this rank's compressors owe, lane by lane."""
         with self._lock:
             if not self._carriers:
                 return [*(self._loaded or ())]
@@ -265,7 +265,7 @@ class Declared:
         self._lock.wait(min(left, LOOK))
 
     def _before(self, gradient: Gradient) -> list[str]:
-        """What this tensor's units wait for on this rank."""
+        """The tensors that this one's units wait for on this rank."""
         every = self._all
         for lane in self._lanes:
             row = list(dict.fromkeys(piece.tensor for sent in lane.units for piece in sent.unit.pieces))

@@ -23,9 +23,9 @@ from hocket.training.overlap.arrays import described, dtype_of, host, on_host
 from hocket.training.overlap.scheduler import Scheduler
 
 KIND = "Delayed"
-"""Of the states that it takes."""
+"""The kind of the states that it takes."""
 SAME = ("lr", "local_lr", "momentum", "warmup", "the digest of the parameters and the momentum")
-"""What has to be the same on all ranks."""
+"""Settings that have to be the same on all ranks."""
 CHANGED = (
     "Delayed.step(): {!r} was changed since the last step, which this one would undo: say state = delayed.state_dict() "
     "before such a change, and delayed.load_state_dict(state) after it, on all ranks"

@@ -22,9 +22,9 @@ class Timing(NamedTuple):
     sent: float
     """From then until its average was seen."""
     exposed: float
-    """How long `wait` stood still for it."""
+    """Seconds that `wait` stood still for it."""
     ranks: int | None
-    """How many ranks had made it ready; None: it is not known yet, or the next step has begun."""
+    """The number of ranks that had made it ready; None: it is not known yet, or the next step has begun."""
 
 
 class Sent:
@@ -63,7 +63,7 @@ class Sent:
     def arrive(self, until: float | None) -> None:
         """Wait for the call.  TimeoutError."""
         if not self.work.wait(None if until is None else max(0.0, until - time.perf_counter())):
-            raise TimeoutError("its average has not come in time; other ranks may not have made it ready")
+            raise TimeoutError("its average has not come in time; check that all ranks call ready() for it")
 
 
 class Lane:
@@ -98,7 +98,7 @@ class Gradient:
         self.told: tuple[Sent, int] | None = None
         """Where it is told how many ranks made it ready."""
         self.array: Any = None
-        """What `ready` was given, or zeros; until it was waited for."""
+        """The array of `ready`, or zeros; until it was waited for."""
         self.flat: Any = None
         """The same memory, or a copy, of one axis."""
         self.own = False
@@ -109,7 +109,7 @@ class Gradient:
         """Has its average come?  Has no rank made it ready?"""
         self.zeros: Any = None
         self.kept: Any = None
-        """What came while no rank had made it ready, which the next average gets; the same on all ranks."""
+        """An average that came while no rank had made it ready, which the next one gets; the same on all ranks."""
         self.fresh = False
         """Has it been made ready, or zero, since the last `step`?"""
         self.times = [0.0, 0.0, 0.0, 0.0]
@@ -162,7 +162,7 @@ class Gradient:
             self.kept = self.array + (0 if self.kept is None else self.kept)
 
     def timing(self, size: int) -> Timing:
-        """Of its last step, on `size` ranks."""
+        """The times of its last step, on `size` ranks."""
         ready, issued, ended, exposed = self.times
         ranks = None
         if self.told is not None and not self.fresh:

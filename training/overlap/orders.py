@@ -65,7 +65,7 @@ def tac(step: Recorded, nbytes: Sequence[int]) -> list[int]:
 
 
 RECORDED: dict[str, Callable[[Recorded, Sequence[int]], list[int]]] = {"tic": tic, "tac": tac}
-"""Those that need a recorded step: of it and the tensors' bytes, the tensors by urgency."""
+"""Orders that need a recorded step: of it and the tensors' bytes, the tensors by urgency."""
 
 
 def _transfers(step: Recorded, nbytes: Sequence[int]) -> list[float]:

@@ -1,4 +1,4 @@
-"""What one step looked like on this rank: when each gradient was there, and when each average was needed."""
+"""One step on this rank: when each gradient was there, and when each average was needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Consumer(NamedTuple):
     needs: frozenset[int]
     """Tensors, by their places among those declared."""
     seconds: float
-    """How long it computes."""
+    """Seconds of its computation."""
     after: frozenset[int] = frozenset()
     """Other consumers, by their places, whose results it needs."""
 
@@ -56,7 +56,7 @@ class Recording:
         self._ended = ended
 
     def recorded(self, tensors: int) -> Recorded:
-        """What is known; tensors that were never ready, or never needed, come last."""
+        """The recorded step; tensors that were never ready, or never needed, come last."""
         made = [*dict.fromkeys(self._made)]
         computed = [*self._computed, 0.0]
         consumers = [

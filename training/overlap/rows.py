@@ -27,7 +27,7 @@ TAIL = 1 << 16
 
 
 class Tensor(NamedTuple):
-    """What was declared."""
+    """A declared tensor."""
 
     name: str
     elements: int
@@ -48,13 +48,13 @@ class Piece(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What one call sends."""
+    """The pieces that one call sends."""
 
     pieces: tuple[Piece, ...]
     bucket: bool
     """Are they copied to one memory?"""
     told: tuple[int, ...] = ()
-    """Of these tensors it tells, behind the pieces, whether this rank made them ready."""
+    """Tensors of which it tells, behind the pieces, whether this rank made them ready."""
 
 
 Row = tuple[Unit, ...]

@@ -102,7 +102,8 @@ class Scheduler:
         return self._policy.report()
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's compressors owe: for any checkpoint.  Between two steps: it waits for what is under way."""
+        """The vectors that this rank's compressors owe: for any checkpoint.  Between two steps: it waits for what is
+        under way."""
         comm = self.comm
         return {"kind": KIND, "size": comm.size, "rank": comm.rank, "compressors": self._policy.state()}
 

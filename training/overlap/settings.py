@@ -1,4 +1,4 @@
-"""What a scheduler was asked for, and that all ranks ask and declare alike."""
+"""The settings of a scheduler, and the check that all ranks ask and declare alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.training.overlap.orders import AGREED, ORDERS
 
 Row = Sequence[Any]
 _made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""How many schedulers each communicator has: a lane's name stands for one priority."""
+"""The number of schedulers of each communicator: a lane's name stands for one priority."""
 
 
 class Settings(NamedTuple):
@@ -33,7 +33,7 @@ class Settings(NamedTuple):
         return self.codec is not None or self.method is not None
 
     def plain(self, serial: int) -> Row:
-        """What ranks tell each other of the scheduler that their communicator's `serial`-th one is."""
+        """The row that ranks tell each other of the scheduler that their communicator's `serial`-th one is."""
         fewer = self.codec if self.method is None else self.method.name
         return [self.order, self.lanes, self.slice, self.fuse, None if fewer is None else str(fewer), serial]
 

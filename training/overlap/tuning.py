@@ -37,11 +37,11 @@ class Setting(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """What `tune` found."""
+    """The result of `tune`."""
 
     setting: Setting
     seconds: float
-    """Of a step with it, on the slowest rank."""
+    """Seconds of a step with it, on the slowest rank."""
     tried: list[tuple[Setting, float]]
     """In their order; empty if the setting was kept from an earlier run."""
 
@@ -50,7 +50,7 @@ SPACE = tuple(
     Setting(lanes, 1 << slice, fuse and 1 << fuse)
     for lanes, slice, fuse in itertools.product((1, 2, 3, 4, 6, 8), range(16, 25), (0, *range(14, 23, 2)))
 )
-"""What is tried: slices of 64 KiB to 16 MiB, buckets of 16 KiB to 4 MiB."""
+"""The settings that are tried: slices of 64 KiB to 16 MiB, buckets of 16 KiB to 4 MiB."""
 BEGIN = 4
 """Settings that are tried before the model says anything: far from each other."""
 Array = np.ndarray[Any, Any]
@@ -205,7 +205,7 @@ def _begins(search: str, path: str | None, key: str) -> Any:
 
 
 def _kept(path: str, key: str) -> Any:
-    """What the file has for this key: [lanes, slice, fuse, seconds]; None: nothing; a text: why it cannot be used."""
+    """The file's entry for this key: [lanes, slice, fuse, seconds]; None: nothing; a text: why it cannot be used."""
     if os.path.exists(path):
         try:
             with open(path) as file:

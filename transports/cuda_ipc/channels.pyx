@@ -84,7 +84,7 @@ cdef class CudaChannels:
         return (<size_t>size * HK_C_SLOTS + HK_C_SHARED) * HK_C_SLOT_BYTES
 
     cdef uint64_t _word(self, uint64_t window, int of):
-        """Of a window: where the words begin that member `of` writes."""
+        """The place in a window: where the words begin that member `of` writes."""
         return window + <size_t>self._slots(self.common.size) + <size_t>of * HK_C_WORDS * sizeof(uint32_t)
 
     def room(self, int member) -> int:
@@ -114,7 +114,7 @@ cdef class CudaChannels:
         return event
 
     def offer(self) -> dict:
-        """What the peers need to open their side (JSON)."""
+        """The offer that the peers need to open their side (JSON)."""
         cdef int peer, size = self.common.size
         if self.words:
             return {"window": self.window.handle}

@@ -128,7 +128,7 @@ class Proof:
         return memory + TOKEN + 4 * rank
 
     def let_go(self) -> None:
-        """Of the peers' memory; after it a step for all, before `close`."""
+        """Let go of the peers' memory; after it a step for all, before `close`."""
         for stream in self._streams:
             self.device.end_stream(stream)
         for mapped in self._mapped.values():

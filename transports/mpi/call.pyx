@@ -32,7 +32,7 @@ ARGUMENTS = {
     "Scatterv": "in counts displs type out count type root comm",
     "Alltoallv": "in counts displs type out from_counts from_displs type comm",
 }
-"""Of each function, as in the MPI standard, without MPI_ and the request of the I-variants."""
+"""The arguments of each function, as in the MPI standard, without MPI_ and the request of the I-variants."""
 INT_MAX = 2**31 - 1
 
 

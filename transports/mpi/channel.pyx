@@ -80,7 +80,7 @@ cdef class MpiPair:
 
     @property
     def pinned(self):
-        """How many requests are under way on memory of callers."""
+        """The number of requests that are under way on memory of callers."""
         return hk_mpi_pinned(&self.ends.sender, &self.ends.receiver)
 
     def __dealloc__(self):

@@ -19,11 +19,12 @@ from hocket.errors import ArgumentError, TimeoutError, TransportError
 NAP = 0.0005
 """Seconds between two looks at something that MPI does."""
 NOTE_BYTES = 1024
-"""Of the note that rank 0 leaves for the others: a job, a key, two addresses.  Small enough to be sent at once."""
+"""The size of the note that rank 0 leaves for the others: a job, a key, two addresses.  Small enough to be sent at
+once."""
 FEWEST_TAGS = 32767
 """Every MPI has so many."""
 CALLERS = 1
-"""Of `MpiJob.thread`: any thread that calls hocket, one at a time, but not hocket's own."""
+"""A value of `MpiJob.thread`: any thread that calls hocket, one at a time, but not hocket's own."""
 _finalizing: list[Callable[[], None]] = []
 _hooked = False
 

@@ -53,7 +53,7 @@ cdef class Mpi:
         return self.find(name) != 0
 
     def asked(self, str name):
-        """What `int name(void)` answers; None if the library has no such function."""
+        """The answer of `int name(void)`; None if the library has no such function."""
         function = getattr(self.library, name, None)
         return None if function is None else function()
 

@@ -66,7 +66,7 @@ class MpiTransport:
         return {"rank": self.job.rank, "library": self.job.library}
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
-        """Who is in the communicator is reached: its making was the test."""
+        """Members of the communicator are reached: its making was the test."""
         return [self._refusal(rank, offer) for rank, offer in enumerate(offers)]
 
     def _refusal(self, rank: int, offer: Any) -> str | None:
@@ -95,7 +95,7 @@ class MpiChannels:
     def __init__(self, transport: MpiTransport, members: Sequence[int]) -> None:
         self.transport, self.members = transport, members
         self.thread = transport.job.thread
-        """Who may drive these channels; see Engine.thread."""
+        """The thread that may drive these channels; see Engine.thread."""
         self.tag = transport.job.next_tags()
         self.pairs: list[Any] = []  # not emptied by `close`: an engine may still point to them
 

@@ -40,7 +40,7 @@ class Reduction(NamedTuple):
 
 
 def reducing(dtype: str, op: str) -> Reduction:
-    """How MPI reduces this."""
+    """MPI's way to reduce this."""
     if op in OF_NANS and dtype.startswith("float"):
         return Reduction(why=f"MPI's {op} of {dtype} loses a NaN, or gives it to some ranks only; {OTHERS}")
     if dtype not in TYPES:

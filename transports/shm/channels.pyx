@@ -146,7 +146,8 @@ cdef class RingChannels:
         return self.own.base + <size_t>offset
 
     def offer(self):
-        """What the peers need to know: where this rank's block is, which of them it can read, and whether to reduce too."""
+        """The offer that the peers need: where this rank's block is, which of them it can read, and whether to reduce
+        too."""
         reads = [i for i in range(self.size) if self.pids[i] != NO_MEMORY]
         return {"at": self.offset, "reads": reads, "from": self.usual}
 
@@ -172,7 +173,7 @@ cdef class RingChannels:
 
     @property
     def rule(self):
-        """What `read_from` was told last."""
+        """The latest rule that `read_from` was given."""
         return _bytes(self.far_moved), _bytes(self.far_reduced), self.weighed
 
     def open(self, int peer, offer):

@@ -41,7 +41,7 @@ LOOK = 0.1  # seconds between two looks whether the one waited for still lives
 
 
 PREFIX = "hocket-"
-"""Of the name of a rank's folder."""
+"""The beginning of the name of a rank's folder."""
 RINGS = Traits(local=True, polled=True, segment=SLOT, eager=EAGER)
 """A segment is a slot of a ring, and what a ring always copies it also buffers."""
 
@@ -58,7 +58,7 @@ class ShmTransport:
         self.windows: list[Window | None] = [None] * context.size
         self.windows[context.rank] = self.window
         self.pids = [NO_MEMORY] * context.size
-        """Of the processes whose memory this one may read, by rank."""
+        """The processes whose memory this one may read, by rank."""
         self._arrived: dict[int, socket.socket] = {}
         self._changed = threading.Condition()
         self._directory = new_folder(PREFIX)

@@ -129,7 +129,7 @@ cdef class Window:
                 break
 
     cdef size_t _proven_size(self) except 0:
-        """How large a peer's window is.  TransportError: it could turn a read into SIGBUS, or is none."""
+        """The proven size of a peer's window.  TransportError: it could turn a read into SIGBUS, or is none."""
         import fcntl
         cdef statfs_t filesystem
         cdef size_t size = os.fstat(self.fd).st_size

@@ -184,7 +184,7 @@ class TcpTransport:
             while time.monotonic() < until:  # has that rank been lost?  Then this raises it
                 look()
                 time.sleep(0.05)
-            if isinstance(why, encryption.Ended) and time.monotonic() < deadline:
+            if isinstance(why, encryption.SilentEnd) and time.monotonic() < deadline:
                 return None
             raise type(why)(f"tcp:{host}:{port} (rank {rank}): {why}") from None
         except BaseException:
@@ -230,7 +230,7 @@ class TcpChannels(DialledChannels):
     """The streams of one communicator."""
 
     priority = 0
-    """Of the communicator's lane."""
+    """The priority of the communicator's lane."""
 
     def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
         super().__init__(transport, name, members)
@@ -256,7 +256,7 @@ class TcpChannels(DialledChannels):
         super().close()
 
     def __del__(self) -> None:
-        """Of a communicator that was dropped: what was sent still arrives, as the system delivers it."""
+        """Close a communicator that was dropped: what was sent still arrives, as the system delivers it."""
         if hasattr(self, "opened"):
             self.close()
 

@@ -95,7 +95,7 @@ cdef class Writer:
 
     @property
     def offer(self):
-        """What the reader needs (JSON)."""
+        """The offer that the reader needs (JSON)."""
         return {"qps": numbers_of(&self.channel.end, self.nqp), "psn": self.psn}
 
     def connect(self, Path path, dict answer):

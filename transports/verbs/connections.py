@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PURPOSE = "verbs:"
 QUEUE_PAIRS = 3
-"""Of a channel: one for packets; long pieces of memory alternate between the others."""
+"""Queue pairs of a channel: one for packets; long pieces of memory alternate between the others."""
 LOOK = 0.05
 """Seconds between looks while a peer's answer is awaited."""
 

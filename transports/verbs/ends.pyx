@@ -30,7 +30,7 @@ RETRIES = 7         # ... so often
 
 
 cdef class Path:
-    """How packets find a peer: our port and address, the peer's address, and the MTU (a verbs code) of both."""
+    """The way of packets to a peer: our port and address, the peer's address, and the MTU (a verbs code) of both."""
 
     def __init__(self, int port, int gid_index, bytes gid, int lid, int mtu):
         """`gid`, `lid`: the peer's; lid 0 on Ethernet."""

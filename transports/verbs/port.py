@@ -45,7 +45,7 @@ class Port:
 
     @property
     def address(self) -> dict[str, Any]:
-        """What a peer needs to find this port (JSON)."""
+        """The address that a peer needs to find this port (JSON)."""
         return {"mtu": self.mtu, "lid": self.lid, "gids": [[f, gid.hex()] for f, _, gid in self.gids]}
 
     def way(self, theirs: dict[str, Any]) -> tuple[str, int, bytes] | None:
@@ -58,7 +58,7 @@ class Port:
         return None
 
     def path(self, theirs: dict[str, Any]) -> Path:
-        """How to reach them; TransportError if the two have no kind of address in common."""
+        """The path to them; TransportError if the two have no kind of address in common."""
         way = self.way(theirs)
         if way is None:
             both = [", ".join(dict.fromkeys(f for f, *_ in gids)) or "none" for gids in (self.gids, theirs["gids"])]

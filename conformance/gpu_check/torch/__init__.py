@@ -1,1 +1,1 @@
-"""What torch does with hocket on CUDA tensors: torch.distributed, and training."""
+"""torch's use of hocket on CUDA tensors: torch.distributed, and training."""

@@ -50,7 +50,7 @@ def _late(torch: Any, value: float) -> Any:
 
 
 def _is(x: Any, value: float) -> bool:
-    """What the current stream finds there."""
+    """Does the current stream find this value there?"""
     return bool((x == value).all().item())
 
 

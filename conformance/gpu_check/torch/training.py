@@ -43,7 +43,7 @@ class Task:
         return self.torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
 
     def alone(self) -> Any:
-        """What one process learns from the averages of all ranks' losses."""
+        """The weights that one process learns from the averages of all ranks' losses."""
         model = self.model()
         optimizer = self.sgd(model)
         for step in range(STEPS):

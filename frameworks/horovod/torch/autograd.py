@@ -38,7 +38,7 @@ def allreduce(
     op: int | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:  # fmt: skip
-    """As allreduce_async, and wait."""
+    """Call allreduce_async, and wait."""
     small, ctx = compression.compress(tensor)
     how = calls.op_of(average, op), prescale_factor, postscale_factor, process_set
     found = _Allreduce.apply(how, name, False, getattr(compression, "codec", ""), small)
@@ -51,7 +51,7 @@ def grouped_allreduce(
     compression: Any = Compression.none, op: int | None = None, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:  # fmt: skip
-    """As grouped_allreduce_async, and wait."""
+    """Call grouped_allreduce_async, and wait."""
     small = [compression.compress(each) for each in tensors]
     how = calls.op_of(average, op), prescale_factor, postscale_factor, process_set
     codec = getattr(compression, "codec", "")
@@ -63,7 +63,7 @@ def allreduce_(
     tensor: Tensor, average: bool | None = None, name: str | None = None, op: int | None = None,
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
 ) -> Tensor:  # fmt: skip
-    """As allreduce_async_, and wait."""
+    """Call allreduce_async_, and wait."""
     how = calls.op_of(average, op), prescale_factor, postscale_factor, process_set
     made: Tensor = calls.reduced([tensor], name, *how, in_place=True, waits=True).wait()
     return made
@@ -73,7 +73,7 @@ def grouped_allreduce_(
     tensors: Sequence[Tensor], average: bool | None = None, name: str | None = None, op: int | None = None,
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:  # fmt: skip
-    """As grouped_allreduce_async_, and wait."""
+    """Call grouped_allreduce_async_, and wait."""
     how = calls.op_of(average, op), prescale_factor, postscale_factor, process_set
     made: list[Tensor] = calls.reduced(list(tensors), name, *how, True, True, waits=True).wait()
     return made
@@ -99,7 +99,7 @@ class _Allgather(Function):  # type: ignore[misc]
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """As allgather_async, and wait."""
+    """Call allgather_async, and wait."""
     made: Tensor = _Allgather.apply(name, process_set, False, tensor)
     return made
 
@@ -107,7 +107,7 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    """As grouped_allgather_async, and wait."""
+    """Call grouped_allgather_async, and wait."""
     return list(_Allgather.apply(name, process_set, True, *tensors))
 
 
@@ -129,7 +129,7 @@ class _Broadcast(Function):  # type: ignore[misc]
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """As broadcast_async, and wait."""
+    """Call broadcast_async, and wait."""
     made: Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
     return made
 
@@ -137,7 +137,7 @@ def broadcast(
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """As broadcast_async_, and wait."""
+    """Call broadcast_async_, and wait."""
     made: Tensor = calls.sent(tensor, checked(tensor, "broadcast"), root_rank, name, process_set, True).wait()
     return made
 
@@ -163,7 +163,7 @@ class _Alltoall(Function):  # type: ignore[misc]
 def alltoall(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """As alltoall_async, and wait.  Without splits the rows alone are returned."""
+    """Call alltoall_async, and wait.  Without splits the rows alone are returned."""
     made, rows = _Alltoall.apply(tensor, splits, name, process_set)
     return made if splits is None else (made, rows)
 
@@ -189,7 +189,7 @@ def reducescatter(
     tensor: Tensor, name: str | None = None, compression: Any = Compression.none, op: int = Average,
     process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    """As reducescatter_async, and wait."""
+    """Call reducescatter_async, and wait."""
     small, ctx = compression.compress(tensor)
     found = _Reducescatter.apply((op, prescale_factor, postscale_factor, process_set), name, False, small)
     made: Tensor = compression.decompress(found, ctx)
@@ -200,7 +200,7 @@ def grouped_reducescatter(
     tensors: Sequence[Tensor], name: str | None = None, compression: Any = Compression.none, op: int = Average,
     process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> list[Tensor]:  # fmt: skip
-    """As grouped_reducescatter_async, and wait."""
+    """Call grouped_reducescatter_async, and wait."""
     small = [compression.compress(each) for each in tensors]
     how = op, prescale_factor, postscale_factor, process_set
     found = _Reducescatter.apply(how, name, True, *(each for each, _ in small))

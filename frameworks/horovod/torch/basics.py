@@ -42,7 +42,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many ranks the job has."""
+    """The number of ranks of the job."""
     return job.current().comm.size
 
 
@@ -52,7 +52,7 @@ def local_rank() -> int:
 
 
 def local_size() -> int:
-    """How many ranks this host has."""
+    """The number of ranks on this host."""
     return job.current().local_size
 
 
@@ -62,7 +62,7 @@ def cross_rank() -> int:
 
 
 def cross_size() -> int:
-    """How many hosts have a rank of this local rank."""
+    """The number of hosts that have a rank of this local rank."""
     return job.current().cross_size
 
 

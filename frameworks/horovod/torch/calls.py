@@ -21,7 +21,7 @@ from hocket.horovod.torch.tensors import Tensor, Tensors, checked, mark, part, r
 from hocket.training.agreeing import Pending, Request
 
 Handle = Pending
-"""Of a collective under way: for `poll` and `synchronize`."""
+"""A collective under way: for `poll` and `synchronize`."""
 
 
 def op_of(average: bool | None, op: int | None) -> int:
@@ -83,7 +83,7 @@ def allreduce_async_(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
     codec: str = "",
 ) -> Handle:  # fmt: skip
-    """As allreduce_async, in place.  `codec`: of a compression."""
+    """The in-place form of allreduce_async.  `codec`: of a compression."""
     op = op_of(average, op)
     return reduced([tensor], name, op, prescale_factor, postscale_factor, process_set, in_place=True, codec=codec)
 
@@ -102,7 +102,7 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
     codec: str = "",
 ) -> Handle:  # fmt: skip
-    """As grouped_allreduce_async, in place."""
+    """The in-place form of grouped_allreduce_async."""
     op = op_of(average, op)
     return reduced(list(tensors), name, op, prescale_factor, postscale_factor, process_set, True, True, codec)
 

@@ -13,7 +13,7 @@ Tensor = torch.Tensor
 
 
 class Compressor:
-    """What `compression=` takes: makes of a tensor what is sent, and of what has come a tensor.
+    """The interface of `compression=`: makes of a tensor what is sent, and of what has come a tensor.
 
     `codec`: how the ranks send it; "" as it is.
     """
@@ -22,7 +22,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """What is sent, and what `decompress` needs to know."""
+        """The tensor to send, and the knowledge that `decompress` needs."""
         return tensor, None
 
     @staticmethod
@@ -32,7 +32,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """As it is."""
+    """Tensors are sent unchanged."""
 
 
 class FP16Compressor(Compressor):
@@ -45,7 +45,7 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """Of the dtype that it had."""
+        """The tensor in the dtype that it had."""
         return tensor.to(ctx) if ctx.is_floating_point else tensor
 
 

@@ -96,7 +96,7 @@ def _bare(value: Any) -> Any:
 def broadcast_values(
     values: Any, root_rank: int = 0, name: str = "values", process_set: ProcessSet = global_process_set
 ) -> Any:
-    """As broadcast_object, but only what JSON lacks is pickled (`hocket.horovod.plain`)."""
+    """A broadcast_object that pickles only what JSON lacks (`hocket.horovod.plain`)."""
     mine = rank() == root_rank
     text = _broadcast_text(plain.text(values, _pickled_text) if mine else "", root_rank, name, process_set)
     return values if mine else plain.value(text, _unpickled_text)

@@ -127,7 +127,7 @@ class Averages:
         self.reset()
 
     def reset(self) -> None:
-        """What is under way ends, and is forgotten."""
+        """End what is under way, and forget it."""
         for handle, _, _ in self.under_way.values():
             with contextlib.suppress(RuntimeError):
                 handle.wait()

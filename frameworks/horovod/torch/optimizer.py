@@ -34,7 +34,7 @@ TOO_OFTEN = (
 
 
 class Distributed(Steps):
-    """What is added to the optimizer's class: Horovod's names and rules."""
+    """The methods that are added to the optimizer's class: Horovod's names and rules."""
 
     _skips = False
 
@@ -64,7 +64,7 @@ class Distributed(Steps):
         return super().step(closure)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As the optimizer's.  AssertionError while gradients are being reduced."""
+        """The optimizer's own zero_grad.  AssertionError while gradients are being reduced."""
         if self._gradients.sent:
             raise AssertionError(BEFORE_STEP)
         above: Any = super()
@@ -76,7 +76,7 @@ class Distributed(Steps):
         self._gradients.reset()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As the optimizer's; gradients that are being reduced are forgotten."""
+        """The optimizer's own load_state_dict; gradients that are being reduced are forgotten."""
         self._leave_out()
         self._synchronized = False
         super().load_state_dict(*args, **kwargs)
@@ -93,7 +93,8 @@ class Distributed(Steps):
 
 
 class DistributedAdasum:
-    """What is added for op Adasum: each rank steps by its own gradients, and the ranks combine their steps.
+    """The methods that are added for op Adasum: each rank steps by its own gradients, and the ranks combine their
+    steps.
 
     They are combined after the whole step, none while backward() goes on.
     """

@@ -1,4 +1,4 @@
-"""What rank 0 has ordered, carried out on torch tensors: in the thread of the process set, on its communicator."""
+"""Rank 0's orders, carried out on torch tensors: in the thread of the process set, on its communicator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hocket.training.agreeing import AUTO, Order, Pending, Request
 _flatten: Any = _flatten_dense_tensors
 _unflatten: Any = _unflatten_dense_tensors
 METHOD = "method:"
-"""How the codec of a request begins that names a method with state."""
+"""The codec of a request begins so where it names a method with state."""
 
 
 class Performer:
@@ -104,14 +104,14 @@ class Performer:
 
 
 class _Memory:
-    """What a method has not sent, by the names of the tensors."""
+    """The unsent parts of a method, by the names of the tensors."""
 
     def __init__(self, compressor: Compressor) -> None:
         self.compressor = compressor
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def allreduce(self, bucket: Bucket, op: str, rates: Sequence[float | None]) -> None:
-        """Of a name that has another shape than before nothing is added: it is another tensor.
+        """Add nothing owed where a name has another shape than before: it is another tensor.
 
         A name that was made for one call is forgotten at once, as no later tensor has it.
         """
@@ -148,7 +148,7 @@ def _fused(tensors: Sequence[Tensor]) -> Bucket:
 
 
 def _zeros(request: Request) -> Tensors:
-    """What a rank that has joined brings."""
+    """The tensors of a rank that has joined: zeros."""
     made = [torch.zeros(part.shape, dtype=getattr(torch, part.dtype)) for part in request.parts]
     return Tensors(made, list(made), True)
 
@@ -207,7 +207,7 @@ def _sparse_allreduce(comm: Communicator, request: Request, of: Tensors, counts:
 
 
 def shares(rows: int, size: int) -> list[int]:
-    """Of so many rows, how many each rank gets: the first ones one more.
+    """Share out so many rows: the first ones one more.
 
     >>> shares(5, 3)
     [2, 2, 1]

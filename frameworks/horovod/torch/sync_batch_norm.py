@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 
 
 class SyncBatchNorm(_BatchNorm):
-    """As torch.nn.BatchNorm1d to 3d, with mean and variance over the batches of all ranks, which may differ in length.
+    """A torch.nn.BatchNorm1d to 3d with mean and variance over the batches of all ranks, which may differ in length.
 
     On CPUs and GPUs.  In evaluation, and where there is one rank, it is batch normalization.  Cost: two allreduces of
     C numbers, and two more in backward.

@@ -9,25 +9,25 @@ import torch
 
 from hocket.errors import ArgumentError
 from hocket.extending import TORCH_NAMES
-from hocket.training.agreeing import Part
+from hocket.training.agreeing import Spec
 
 Tensor = torch.Tensor
 _DTYPES = frozenset(getattr(torch, name.removeprefix("torch.")) for name in TORCH_NAMES)
 
 
 class Tensors(NamedTuple):
-    """Those of a request.  `outputs`: where results go; None where their shape is not known yet."""
+    """The tensors of a request.  `outputs`: where results go; None where their shape is not known yet."""
 
     inputs: list[Tensor]
     outputs: list[Tensor | None]
     grouped: bool
     event: Any = None
-    """Of the stream in which CUDA tensors are made."""
+    """The event of the stream in which CUDA tensors are made."""
     rates: tuple[float | None, ...] = ()
     """The learning rates that the results will be multiplied by, where they are known."""
 
     def result(self, made: list[Any]) -> Any:
-        """What the handle's result is."""
+        """The result of the handle."""
         return made if self.grouped else made[0]
 
 
@@ -44,9 +44,9 @@ def checked(tensor: Any, call: str) -> Tensor:
     return tensor
 
 
-def part(tensor: Tensor) -> Part:
-    """What other ranks are told of it."""
-    return Part(_name(tensor.dtype), tuple(tensor.shape))
+def part(tensor: Tensor) -> Spec:
+    """The part of a tensor that other ranks are told."""
+    return Spec(_name(tensor.dtype), tuple(tensor.shape))
 
 
 @functools.cache
@@ -68,7 +68,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def row_unit(tensor: Tensor) -> int:
-    """How many elements of `flat(tensor)` are a row of `tensor`."""
+    """The number of elements of `flat(tensor)` that are a row of `tensor`."""
     row = tensor[0].numel() if tensor.shape[0] else tensor.new_empty((1, *tensor.shape[1:])).numel()
     return row if str(tensor.dtype) in TORCH_NAMES else row * tensor.element_size()
 

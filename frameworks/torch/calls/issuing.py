@@ -1,4 +1,4 @@
-"""How a call of a process group is issued: at once or with a `Work`, by itself or with others, seen by the profiler.
+"""Issuing a call of a process group: at once or with a `Work`, by itself or with others, seen by the profiler.
 
 A synchronous call (`opts.asyncOp` is False: torch's Python functions say so) runs at once in the caller's thread and
 returns None; every other one returns a `Work`.
@@ -39,7 +39,7 @@ def limit(opts: Any) -> float | None:
 
 
 class Issuing:
-    """What a process group's calls have in common."""
+    """The common base of a process group's calls."""
 
     comm: Communicator
     always_work = False

@@ -1,4 +1,4 @@
-"""What torch calls a method, by version.  A new name is a line here; all of them work on every version.
+"""torch's names for a method, by version.  A new name is a line here; all of them work on every version.
 
 torch 2.13 renamed the calls on single tensors and kept the old names for callers; its C++ code looks for the new ones
 first.  2.15 adds gather_single.

@@ -17,7 +17,7 @@ NAMES = {
     _KINDS.BAND: "band", _KINDS.BOR: "bor", _KINDS.BXOR: "bxor",
 }  # fmt: skip
 OF_BOOL = {"sum": "max", "prod": "min"}
-"""What NCCL makes of them for bool: or, and."""
+"""NCCL's ops for bool: or, and."""
 
 
 def op_of(reduce_op: Any, tensor: torch.Tensor) -> Op:

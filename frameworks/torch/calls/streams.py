@@ -31,7 +31,8 @@ class Side:
                 each.record_stream(self.stream)
 
     def follow(self) -> None:
-        """What the caller's stream is given from now on comes after what is now in this one."""
+        """Order this after the caller's stream: work that it is given from now on comes after what is now in this one.
+        """
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
     def mark(self) -> None:

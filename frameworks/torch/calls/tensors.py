@@ -12,7 +12,7 @@ from hocket.torch.errors import ArgumentError
 
 Tensor = torch.Tensor
 After = Callable[[], object]
-"""What is left to do when a call has ended: to copy a result to where the caller wants it."""
+"""The work that is left when a call has ended: to copy a result to where the caller wants it."""
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """By the bytes of an element."""
@@ -101,7 +101,7 @@ def moved(tensor: Tensor) -> Tensor:
 
 
 def unit(tensor: Tensor) -> int:
-    """How many elements of `moved(tensor)` are one of `tensor`."""
+    """The number of elements of `moved(tensor)` that are one of `tensor`."""
     return 1 if str(tensor.dtype) in TORCH_NAMES else tensor.element_size()
 
 

@@ -80,7 +80,7 @@ class Work(_Base):  # type: ignore[misc]
         return True
 
     def _finish(self) -> None:
-        """What is left to do, once; what fails there is the call's error."""
+        """Do the work that is left, once; an error there is the call's."""
         with _finishing:
             if self._ended:
                 return

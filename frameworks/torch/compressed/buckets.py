@@ -37,7 +37,7 @@ def checked(module: Any) -> Any:
 
 
 class Request(NamedTuple):
-    """What a backward pass asks to be averaged."""
+    """A backward pass's wish for an average."""
 
     bucket: Bucket
     """The parameters' gradients, by the parameters' names."""

@@ -17,7 +17,7 @@ told = logging.getLogger("hocket.torch.compress")
 told.setLevel(logging.INFO)  # what was chosen is shown whatever HOCKET_LOG is: who asks for "auto" wants to know it
 
 if TYPE_CHECKING:
-    from hocket.compression.choice.fastest import Found
+    from hocket.compression.choice.fastest import Measured
     from hocket.torch.compressed.rates import Rates
 
 
@@ -83,7 +83,7 @@ def compress(
     return compressor
 
 
-def _fastest(module: Any, comm: Any) -> Found:
+def _fastest(module: Any, comm: Any) -> Measured:
     from hocket.compression import choose
 
     found = choose(comm, [tuple(p.shape) for p in module.parameters() if p.requires_grad])

@@ -18,7 +18,7 @@ class Rates:
         self._lr = lr
 
     def read(self) -> Callable[[Any], Rate]:
-        """As they are now: what returns a parameter's."""
+        """The rates now: what returns a parameter's."""
         groups = getattr(self._lr, "param_groups", None)
         if groups is None:
             rate = self._common()

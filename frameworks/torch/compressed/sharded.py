@@ -75,7 +75,8 @@ class _AllGather(_Of):
 
 
 class Checkpointed(Stateful):
-    """What each rank keeps for itself, for torch.distributed.checkpoint: `dcp.save({..., "owed": Checkpointed(c)})`.
+    """The parts that each rank keeps for itself, for torch.distributed.checkpoint: `dcp.save({..., "owed":
+    Checkpointed(c)})`.
 
     `kept`: a `Compressor`, or an outer loop of `hocket.training`.  Each rank saves and loads its own, so the job
     must be of the same size; one of another size takes the `state_dict()`s of all ranks (`load_state_dict` of either).

@@ -28,7 +28,7 @@ def available() -> bool:
 
 @with_aliases
 class BackendHocket(Identity, Calls, _Base):  # type: ignore[misc]
-    """What torch's process group holds."""
+    """The backend that torch's process group holds."""
 
     always_work = True  # C++ wants one, also of calls that it waits for
     supports_splitting = supports_coalescing = supports_shrinking = False  # torch 2.15 crashes on ranks in no split

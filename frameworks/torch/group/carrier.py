@@ -1,4 +1,4 @@
-"""Who carries the calls of one of torch's groups."""
+"""The carriers of the calls of torch's groups."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def comm_of(group: Any) -> Any:
 
 
 def carrier(group: Any) -> str:
-    """Who carries its calls on the CPU, for errors: "one of 'gloo'"."""
+    """The carrier of its calls on the CPU, for errors: "one of 'gloo'"."""
     return f"one of {_backend(group).name()!r}" if hasattr(_backend(group), "name") else f"a {type(group).__name__}"
 
 
 def _backend(group: Any) -> Any:
-    """What carries the calls of torch's own group on the CPU; None if it has none."""
+    """The backend of torch's own group on the CPU; None if it has none."""
     try:
         return group._get_backend(torch.device("cpu"))
     except (AttributeError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What a group and a backend both say of themselves, and how they end."""
+"""Facts that a group and a backend both tell of themselves, and their end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Identity:
         return self.comm.sequence
 
     def setTimeout(self, timeout: timedelta) -> None:
-        """How long later calls may wait for other ranks."""
+        """Set the limit of later calls' wait for other ranks."""
         with in_torchs_words():
             self.comm.set_timeout(timeout.total_seconds())
 

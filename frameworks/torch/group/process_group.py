@@ -35,7 +35,7 @@ _Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of w
 
 @with_aliases
 class ProcessGroupHocket(Identity, Hooks, Calls, Without, _Base):  # type: ignore[misc]
-    """What `init_process_group("hocket")` and `new_group` make.  `comm` is its `hocket.Communicator`."""
+    """The group of `init_process_group("hocket")` and `new_group`.  `comm` is its `hocket.Communicator`."""
 
     comm: Communicator
     _shim: weakref.ref[Shim] | None = None

@@ -1,4 +1,4 @@
-"""Who needs which parameters in the forward pass: modules, before their `forward`."""
+"""Modules need their parameters in the forward pass: modules, before their `forward`."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ CLOSED = (
 
 
 class Averages(Protocol):
-    """What averages gradients while the backward pass goes on: `hocket.training.Scheduler`, or what another library's
-    users have in its place.
+    """A party that averages gradients while the backward pass goes on: `hocket.training.Scheduler`, or what another
+    library's users have in its place.
     """
 
     def declare(self, name: str, like: Any) -> None: ...
@@ -41,7 +41,7 @@ class Averages(Protocol):
 
 
 class Gradients:
-    """Those of `names`, by parameter, in the order of the forward pass.
+    """The gradients of `names`, by parameter, in the order of the forward pass.
 
     `passes`: backward passes whose gradients are added up on each rank.  `anywhere`: of each flag, is it set on some
     rank?  None: nobody asks, and sparse gradients are given to `averages` as they are.  `watched`: nothing but `wait`

@@ -33,7 +33,7 @@ COPIED = (
 
 
 class Distributed:
-    """What is added to the optimizer's class."""
+    """The methods that are added to the optimizer's class."""
 
     _gradients: Gradients
     _forward: Forward | None
@@ -168,7 +168,7 @@ class Distributed:
         self._gradients.made(p)
 
     def state_dict(self) -> Any:
-        """As the optimizer's, when all steps are applied."""
+        """The optimizer's state when all steps are applied."""
         self.finish()
         above: Any = super()
         return above.state_dict()

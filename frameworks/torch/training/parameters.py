@@ -78,7 +78,7 @@ def _own(tensor: Any) -> torch.Tensor:
 
 
 class _Trained(Mapping[str, torch.Tensor]):
-    """Those parameters of a module that are trained, as they are now: others may have been put in their places.
+    """The parameters of a module that are trained, as they are now: others may have been put in their places.
 
     It has those that were trained at first, and those that are trained now: thawed ones, and layers that were added.
     Those of FSDP2, which puts whole ones there while it computes, are as they were.

@@ -38,7 +38,7 @@ class _Cut(nn.Module):
         return bias
 
     def _said(self, linear: Any) -> dict[str, Any]:
-        """What has to be the same on all ranks."""
+        """Settings that have to be the same on all ranks."""
         if not isinstance(linear, nn.Linear):
             raise ArgumentError(f"{type(self).__name__} takes a torch.nn.Linear, got {type(linear).__name__}")
         part(linear.weight.shape[self.axis], self.comm, self.what)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hocket.algorithms import CONTRACTS, Algorithm, Copy, Drawing, Recv, Schedule, Send, get, hierarchical, names, show
-from hocket.algorithms.drawing.part import CELL, colour, part, spans
+from hocket.algorithms.drawing.excerpt import CELL, colour, excerpt, spans
 from hocket.algorithms.drawing.picture import PALE
 from hocket.errors import ArgumentError, ScheduleError
 
@@ -92,7 +92,7 @@ def test_every_part_is_small(collective: str) -> None:
         algorithm = get(collective, name)
         for size in (16, 64):
             programs = [tuple(algorithm.steps(rank, size, 0)) for rank in range(size)]
-            drawn = part(programs, 0, algorithm.chunks(size))
+            drawn = excerpt(programs, 0, algorithm.chunks(size))
             assert drawn.width <= 3000 and drawn.height <= 1300, name
             assert drawn.strip / len(drawn.chunks) >= CELL
 

@@ -1,4 +1,5 @@
-"""What a codec rounds by at random: equal values by the same numbers, different ones by others, on all ranks."""
+"""The numbers by which a codec rounds at random: equal values by the same numbers, different ones by others, on all
+ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def label(algorithm: Algorithm) -> str:
 
 
 def rounded(algorithm: Algorithm, size: int) -> list[tuple[int, tuple[int, int]]]:
-    """Of every encoding of every rank: the numbers it rounds by, and what is encoded, as (chunk, the sums it is of)."""
+    """Every encoding of every rank: the numbers it rounds by, and what is encoded, as (chunk, the sums it is of)."""
     programs = [list(algorithm.steps(rank, size, 0)) for rank in range(size)]
     held = start(CONTRACTS[algorithm.collective], size, 0, algorithm.chunks(size))
     by = [numbers(algorithm, rank, size) for rank in range(size)]

@@ -12,7 +12,7 @@ import hocket
 
 
 class DeviceArray:
-    """What CuPy's ndarray offers, as far as staging uses it; its memory cannot be reached but by get and set."""
+    """A stand-in for CuPy's ndarray, as far as staging uses it; its memory cannot be reached but by get and set."""
 
     def __init__(self, data: Any) -> None:
         self._data = np.array(data)

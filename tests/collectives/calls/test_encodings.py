@@ -67,7 +67,7 @@ def sums(comm: Communicator) -> None:
 
 
 def moved(comm: Communicator) -> None:
-    """What is moved is rounded once, on every rank alike: the owner's own too."""
+    """Moved elements are rounded once, on every rank alike: the owner's own too."""
     p, me = comm.size, comm.rank
     for codec in BY_NAME:
         for n in LENGTHS:
@@ -263,7 +263,7 @@ def sums_by_fp16_fit(comm: Communicator) -> None:
 
 
 def bytes_are_fewer(comm: Communicator) -> None:
-    """As the formula says."""
+    """The bytes are those of the formula."""
 
     def counted() -> int:
         return sum(stat.bytes for stat in comm.stats() if stat.collective == "allreduce")

@@ -95,7 +95,7 @@ def backwards(a: Any, b: Any) -> Any:
 
 
 def works_in_place(comm: Communicator) -> None:
-    """What a function does to its arguments reaches nobody's x."""
+    """A function that changes its arguments changes nobody's x."""
     import torch
 
     p, total = comm.size, comm.size * (comm.size + 1) / 2

@@ -64,7 +64,7 @@ class Share(float):
 
 
 def derived(comm: Communicator) -> None:
-    """Of a type that is derived of Python's the result is Python's."""
+    """The result for a type that is derived of Python's is Python's."""
     for number, kind in ((Level.TWO, int), (Share(0.5), float)):
         for _ in range(2):
             found = comm.allreduce(number)

@@ -30,12 +30,12 @@ def drawn(what: str, rank: int, n: int, scale: float = 1.0) -> Array:
 
 
 def nothing(n: int) -> Array:
-    """What must be written, or is not touched."""
+    """An output that must be written, or is not touched."""
     return np.full(n, np.nan, np.float32)
 
 
 def whole(comm: Communicator, owned: Array) -> Array:
-    """What the owners have; nobody else has touched it."""
+    """The owners' elements; nobody else has touched them."""
     every = comm.allgather(owned.reshape(1, -1))
     there = ~np.isnan(every)
     assert (there.sum(0) == 1).all(), "an element has no owner, or two"
@@ -43,7 +43,7 @@ def whole(comm: Communicator, owned: Array) -> Array:
 
 
 def sums(comm: Communicator) -> None:
-    """What is encoded is x + before, and the sum of what came + the owner's before; what is lost is left."""
+    """x + before is encoded, and the sum of what came + the owner's before; what is lost is left."""
     p, me = comm.size, comm.rank
     for codec in CODECS:
         for n in LENGTHS:
@@ -77,7 +77,7 @@ def sums(comm: Communicator) -> None:
 
 
 def equal_parts(comm: Communicator) -> None:
-    """Of whole blocks, however short these are on the wire, the r-th is rank r's."""
+    """The r-th of whole blocks, however short these are on the wire, is rank r's."""
     for codec in ("int8", "bf16", Sign(64), Int(2, 64)):
         for blocks in (1, 50):
             part = blocks * 256

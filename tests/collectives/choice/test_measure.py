@@ -18,7 +18,7 @@ from hocket.collectives.communicator.communicator import Communicator
 def test_slow_calls_get_no_more_turns_than_there_is_time(
     nbytes: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is slow whatever one does is called as often as it needs to be seen, not eight times."""
+    """A call that is slow whatever one does is made as often as it needs to be seen, not eight times."""
     calls: list[float] = []
 
     def slow(comm: Communicator, what: Any, given: Any, result: Any) -> Any:

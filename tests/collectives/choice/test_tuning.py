@@ -1,4 +1,4 @@
-"""What is chosen by: counts, prices, interpolation, the file's text, and the choice itself."""
+"""The grounds of a choice: counts, prices, interpolation, the file's text, and the choice itself."""
 
 from __future__ import annotations
 

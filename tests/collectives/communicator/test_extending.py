@@ -1,4 +1,4 @@
-"""What a communicator offers to those who build on it."""
+"""A communicator's offers to those who build on it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_a_message_over_the_usual_transport(transport: str) -> None:
 
 
 def one_has_dropped_it(comm: Communicator) -> None:
-    """Who needs a communicator no more holds up nobody who receives from any rank of it."""
+    """A rank that needs a communicator no more holds up nobody who receives from any rank of it."""
     inner: Communicator | None = comm.dup()
     inner.sendrecv(np.ones(1), (comm.rank + 1) % 3, np.empty(1), (comm.rank + 2) % 3)
     inner.recv(np.empty(1), 0) if comm.rank == 1 else inner.send(np.ones(1), 1) if comm.rank == 0 else None

@@ -115,7 +115,7 @@ def test_ranks_that_disagree() -> None:
 
 
 def test_many_lanes_in_one_exchange() -> None:
-    """As many calls of this communicator as for one lane."""
+    """All lanes take as many calls of this communicator as one lane."""
 
     def made(comm: hocket.Communicator) -> tuple[list[str], int, int, bool]:
         import numpy as np

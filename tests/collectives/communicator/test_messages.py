@@ -294,7 +294,7 @@ def test_any_array_is_a_message() -> None:
 
 
 def test_items_of_several_sizes_and_one_shape() -> None:
-    """What has no dtype of its own is bytes, of any length."""
+    """Items without a dtype of their own are bytes, of any length."""
 
     def program(comm: Communicator) -> None:
         for dtype in ("V15", "m8[ms]", "S3", "V15"):

@@ -10,7 +10,7 @@ from support.worlds import same, spread
 
 
 def to_itself(comm: Communicator) -> None:
-    """What is sent is kept, in order, by tag; a recv may come first."""
+    """Messages to itself are kept, in order, by tag; a recv may come first."""
     r, x, y = comm.rank, np.arange(300_000.0), np.zeros(300_000)
     for turn in range(3):
         comm.send(x + turn, r, tag=3)

@@ -65,7 +65,7 @@ def no_color(comm: Communicator) -> None:
 
 
 def made_by_members(comm: Communicator) -> None:
-    """Those who are in it make it; the others do something else meanwhile, and take no part."""
+    """Members alone make a group; the others do something else meanwhile, and take no part."""
     ranks = list(range(comm.size))[::-1][: max(1, comm.size - 1)]
     if comm.rank in ranks:
         made = comm.create_group(ranks, "backwards")
@@ -214,7 +214,7 @@ def test_names_and_groups() -> None:
 
 
 def test_names_of_lanes_differ_where_checksums_do_not() -> None:
-    """Of 200,000 communicators some share a CRC-32; their lanes must not share a name, or streams would cross."""
+    """Some of 200,000 communicators share a CRC-32; their lanes must not share a name, or streams would cross."""
     names = [f"world/{i % 97}.{i}/{i * i % 1009}.{i * 7 % 31}|collectives|None" for i in range(200_000)]
     assert len({zlib.crc32(name.encode()) for name in names}) < len(names)
     made = [channels_name(name) for name in names]

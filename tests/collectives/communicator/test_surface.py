@@ -1,4 +1,4 @@
-"""What a user sees without reading: signatures, completion, and what objects say of themselves."""
+"""The surface that a user sees without reading: signatures, completion, and what objects say of themselves."""
 
 from __future__ import annotations
 

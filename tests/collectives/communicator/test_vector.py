@@ -190,5 +190,5 @@ def test_alltoallv_by_an_algorithm_that_relays() -> None:
 
 
 def test_alltoallv_where_the_environment_asks_for_one_that_relays() -> None:
-    """What is asked for is for alltoall; alltoallv does without."""
+    """The environment's algorithm is for alltoall; alltoallv does without."""
     spread(exchange, 4, "shm", HOCKET_ALGORITHM="alltoall=bruck")

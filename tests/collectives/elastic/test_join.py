@@ -135,7 +135,7 @@ comm.close()
 
 
 def refused(source: str, **env: str) -> tuple[str, list[Any]]:
-    """What a newcomer was told, and what the members printed, who noticed nothing."""
+    """A newcomer's answer, and the output of the members, who noticed nothing."""
     host = HOST + """
 await_note("over")
 comm = comm.renew()

@@ -63,7 +63,8 @@ for rank in range({size}):  # who ends is proven to be dead, and then the last o
 
 
 def on_two_hosts(where: list[int], tmp_path: pathlib.Path, patience: float, granting: bool = False) -> list[list[Any]]:
-    """What each rank's first renew gave while the cable was cut, and its second, if it had to, when it was whole."""
+    """The result of each rank's first renew, while the cable was cut, and of its second, if it had to, when it was
+    whole."""
     size = len(where)
     directory = str(tmp_path / "notes")
     os.mkdir(directory, 0o700)

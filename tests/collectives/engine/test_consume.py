@@ -61,7 +61,7 @@ def test_recv(length: int, fails: int, error: str) -> None:
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("length", [0, 9])
 def test_reduce(length: int, error: str) -> None:
-    """Of the second of three peers."""
+    """The second of three peers has the error."""
     pipes = [Clinging(), Clinging(1, ERRORS[error]), Clinging()]
     for pipe in pipes:
         pipe.send(1 << 32, length, 0, bytes(length))
@@ -84,7 +84,7 @@ def any_of(end: End, into: Any, timeout: float) -> str:
 
 
 def test_any_peer_is_not_received_from_another_one_in_the_middle() -> None:
-    """Who is lost before its message leaves the others; in the middle of it the array is half written."""
+    """A peer that is lost before its message leaves the others; in the middle of it the array is half written."""
     pipes = [Clinging(1, ERRORS["lost"]), Clinging()]
     for number, pipe in enumerate(pipes):
         for done in (0, 4):

@@ -18,7 +18,7 @@ from support import jobs
 from support.worlds import path_to, same, spread
 
 COUNTS = (4097, 16_384, 16_385, 40_000, 262_145)
-"""Of float32 in one block: beyond what is copied in any case, beside a slot's end, and several pieces."""
+"""Counts of float32 in one block: beyond what is copied in any case, beside a slot's end, and several pieces."""
 
 
 def data(rank: int, n: int, seed: int) -> Any:
@@ -123,7 +123,7 @@ with hocket.init(transport="shm") as comm:
 
 
 def test_where_the_system_forbids_it() -> None:
-    """As in a container without ptrace, or under Yama."""
+    """Reads fall back to copies in a container without ptrace, or under Yama."""
     powerless = ["setpriv", "--bounding-set=-sys_ptrace", "--"] if os.geteuid() == 0 else []
     job = jobs.Job(2, FORBIDDEN, env={"PYTHONPATH": path_to(__file__)}, prefix={0: powerless, 1: powerless})
     with job:

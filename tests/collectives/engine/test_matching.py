@@ -18,7 +18,7 @@ import pytest
 
 import hocket
 from hocket.collectives.arrays.buffers import describe
-from hocket.collectives.communicator.messages import ANY_TAG, NEVER, PRIVATE, _plan_of
+from hocket.collectives.communicator.messenger import ANY_TAG, NEVER, PRIVATE, _plan_of
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.instr import IN, OUT, Instr
 from hocket.collectives.waiting.queued import Queued
@@ -31,7 +31,8 @@ WAITS = 255  # what stands in the array of a recv that has taken nothing
 
 @dataclass
 class Wire:
-    """What one peer sends.  Byte i is in sight from look `times[i]` on.  A message's bytes name its peer and number."""
+    """The messages of one peer.  Byte i is in sight from look `times[i]` on.  A message's bytes name its peer and
+    number."""
 
     peer: int
     tags: Sequence[int]
@@ -79,7 +80,7 @@ class Posted:
         self.run = Queued(engine, plan, src.address, dst.address, tag=label, keep=self)
 
     def go_on(self, engine: Engine) -> None:
-        """What a probe has found is received at once."""
+        """Receive at once what a probe has found."""
         if self.probes and self.run.status:
             self.probes, self.source, self.tag = False, int(self.said[0]), int(self.said[1])
             self.post(engine, ())
@@ -119,7 +120,7 @@ def play(wires: Sequence[Wire], recvs: Sequence[Posted], late: int) -> None:
 
 
 def judge(wires: Sequence[Wire], recvs: Sequence[Posted]) -> str:
-    """What is wrong with who took what; "" if nothing is.
+    """Say what is wrong with who took what; "" if nothing is.
 
     No recv and message that fit prefer each other to what they have: a message the earliest posted recv, a recv the
     oldest message of a peer.
@@ -148,7 +149,7 @@ def times(gaps: Sequence[int]) -> list[int]:
 
 
 def orders() -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Of three messages with two tags: the tags as they are sent, and as they are asked for."""
+    """Orders of three messages with two tags: the tags as they are sent, and as they are asked for."""
     for tags in itertools.product((1, 2), repeat=3):
         for asked in sorted(set(itertools.permutations(tags))):
             yield tags, asked
@@ -228,7 +229,7 @@ def test_more_of_two_peers() -> None:
 
 
 def test_many_set_aside() -> None:
-    """What is set aside is found by its tag at once, however much there is."""
+    """A message that is set aside is found by its tag at once, however many there are."""
 
     def program(comm: Any) -> None:
         n, one = 20_000, np.zeros(1)

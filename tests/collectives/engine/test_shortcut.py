@@ -76,7 +76,7 @@ def a_list_that_changes(comm: Communicator) -> None:
 
 
 def wrong_for_good(comm: Communicator) -> None:
-    """What was refused once is refused again."""
+    """A call that was refused once is refused again."""
     for _ in range(2):
         for call, words in (
             (lambda: comm.allreduce(X.copy(), timeout=0.0), "timeout="),

@@ -283,7 +283,7 @@ def test_a_call_that_the_failed_rank_has_finished_ends_well(transport: str) -> N
 
 
 def test_an_end_that_may_not_raise_does_not_where_nothing_can_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `destroy_process_group` after `sys.stderr.close()`."""
+    """It happens by `destroy_process_group` after `sys.stderr.close()`."""
 
     def closed(*args: object) -> None:
         raise ValueError("I/O operation on closed file")

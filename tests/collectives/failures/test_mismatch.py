@@ -69,7 +69,8 @@ CAME = {
     "dtype": "4800 bytes of float64",
     "large and small": "8000000 bytes of float64",
 }
-"""What the recv got that failed; where others were under way beside it, it is that with tag 7, which got 5 elements."""
+"""The message of the recv that failed; where others were under way beside it, it is that with tag 7, which got 5
+elements."""
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -186,7 +187,7 @@ def perform(comm: Any, call: tuple[Any, ...]) -> Any:
 
 
 def right(rank: int, call: tuple[Any, ...]) -> Any:
-    """What `perform` gives on a rank of three."""
+    """The result of `perform` on a rank of three."""
     collective, count, dtype, detail, _ = call
     all_x = [(np.arange(count) % 50 + r).astype(dtype) for r in range(3)]
     combined = np.max(all_x, axis=0) if detail == "max" else np.sum(all_x, axis=0).astype(dtype)

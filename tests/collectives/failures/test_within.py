@@ -1,4 +1,4 @@
-"""What hocket itself calls inside a call of the user's is told as that call."""
+"""Calls that hocket itself makes inside a call of the user's are told as that call."""
 
 from __future__ import annotations
 

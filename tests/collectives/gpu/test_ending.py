@@ -1,4 +1,5 @@
-"""What GPU arrays leave behind: works that outlive their communicator, GPUs that are busy or lost, memory, forks."""
+"""Traces that GPU arrays leave behind: works that outlive their communicator, GPUs that are busy or lost, memory,
+forks."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ say(misuses=gpu_ranks.count("misuses"))
 
 @pytest.mark.parametrize("knobs", [{}, {"ipc": 0}])
 def test_works_that_are_waited_for_after_closing(knobs: dict[str, int], built: Path, tmp_path: Path) -> None:
-    """As of host arrays: closing does not stop them, and their results are there."""
+    """Works end like those of host arrays: closing does not stop them, and their results are there."""
     for said in gpu_ranks.run(built, 2, WORKS, tmp_path, delay=DELAY, **knobs):
         assert said["misuses"] == 0
 

@@ -57,7 +57,7 @@ say(at_end=time.monotonic(), misuses=gpu_ranks.count("misuses"))
 
 
 def test_a_rank_is_killed(built: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Those on its host, whose streams wait for its marks, and those on the other."""
+    """The ranks on its host notice, whose streams wait for its marks, and those on the other."""
     with (
         namespaces.hosts() as names, gpu_ranks.machine(built, delay=60) as env,
         job_on(names, gpu_ranks.HEAD + KILLED, tmp_path, **env) as run,

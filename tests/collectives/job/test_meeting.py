@@ -126,7 +126,7 @@ with tempfile.TemporaryDirectory() as own:
 
 
 def apart(size: int, first: int, timeout: float, secret: str = "") -> list[str]:
-    """What ranks of two said that see other temporary folders: `size` of them, from `first` on, started by hand."""
+    """Words of ranks of two that see other temporary folders: `size` of them, from `first` on, started by hand."""
     env = {name: "" for name in jobs.OF_A_JOB if name != "HOCKET_RANK"}
     env |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.free(8)[0]), "XDG_RUNTIME_DIR": ""}
     source = APART.replace("FIRST", str(first)).replace("TIMEOUT", str(timeout))

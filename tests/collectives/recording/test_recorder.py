@@ -1,4 +1,4 @@
-"""What calls leave in the recorder of their process, and who can read it."""
+"""Traces of calls in the recorder of their process, and its readers."""
 
 from __future__ import annotations
 

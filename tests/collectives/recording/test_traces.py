@@ -91,7 +91,7 @@ def test_a_folder_that_cannot_be_made_ends_the_trace_and_not_the_job(tmp_path: P
 
 
 def test_who_sleeps_in_a_wait_is_not_without_a_core(tmp_path: Path) -> None:
-    """What a trace calls so is no more than the kernel's own count, and what yields took."""
+    """A trace counts no more as a missing core than the kernel's own count, and what yields took."""
     source = """
 import time, hocket, numpy as np
 comm = hocket.init()

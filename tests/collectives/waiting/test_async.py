@@ -247,7 +247,7 @@ def given_back(comm: Communicator) -> None:
 
 
 def wrong_arguments(comm: Communicator) -> None:
-    """What is wrong with this rank's call is said at the call, and disturbs nobody."""
+    """An error of this rank's call is raised at the call, and disturbs nobody."""
     with pytest.raises(ArgumentError):
         comm.allreduce(np.ones(4), "plus", async_op=True)
     with pytest.raises(ArgumentError):

@@ -83,7 +83,7 @@ REFUSED: dict[str, Call] = {
     "create_group": lambda on, r, p: on.create_group(range(p), type(on).__name__).size == p,
     "tune": lambda on, r, p: on.tune(["allreduce"], [8], seconds=0.01).points[0].nbytes == 8,
 }
-"""What they say outside of a group: is the result right?"""
+"""Calls outside of a group: is the result right?"""
 APART = {
     "Grid", "Layout", "PROC_NULL", "Selector", "Work", "communicator", "empty", "explain", "expression", "grid_shape",
     "group", "on_stream", "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats",

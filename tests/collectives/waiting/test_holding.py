@@ -22,14 +22,14 @@ from support.worlds import in_threads, same, spread
 HOLD = 0.05
 """HOLD_NS of collectives/waiting/progress.pyx, in seconds."""
 STEPS = 2
-"""Of each lane's run: the first sends, and needs nobody; the next ones need what all ranks sent before."""
+"""Steps of each lane's run: the first sends, and needs nobody; the next ones need what all ranks sent before."""
 
 
 # --------------------------------------------------------------------- the law, in all orders of small cases
 
 
 class State(NamedTuple):
-    """Of a job, in which each lane has one run; the first lane is the highest."""
+    """The state of a job, in which each lane has one run; the first lane is the highest."""
 
     at: tuple[int, ...]
     """By rank: how much of its program it has done."""
@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 
 Program = tuple[tuple[str, int], ...]
-"""What a rank does: ("issue", lane), and ("wait", lane)."""
+"""A rank's program: ("issue", lane), and ("wait", lane)."""
 Rule = Callable[[State, int, int, Program], bool]
 """May this lane have a turn on this rank?"""
 

@@ -60,7 +60,7 @@ def test_a_pair_shares_its_cores_with_the_job_of_either() -> None:
 
 
 def in_a_job(comm: Communicator) -> None:
-    """As many processes as there are cores, and one more."""
+    """The job has as many processes as there are cores, and one more."""
     address = comm.share("" if comm.rank else (door := hocket.listen(transport="shm")).address)[0]
     if comm.rank < 2:
         pair = hocket.connect(address, transport="shm") if comm.rank else door.accept(20)

@@ -42,7 +42,7 @@ def test_a_send_leaves_from_the_issuing_thread(transport: str) -> None:
 
 
 def there_already(comm: Communicator) -> None:
-    """What has come is taken, and a call that the others have begun ends, without another thread."""
+    """A message that has come is taken, and a call that the others have begun ends, without another thread."""
     out = np.zeros(4)
     comm.allreduce(np.ones(4))
     for tag in range(3):
@@ -153,7 +153,7 @@ def test_an_error_is_raised_by_the_wait() -> None:
 
 
 def test_a_users_function_is_called_by_hockets_own_thread() -> None:
-    """Who issues a call may have locked what its function locks."""
+    """A thread that issues a call may have locked what its function locks."""
 
     def run(comm: Communicator) -> bool:
         called: set[int] = set()

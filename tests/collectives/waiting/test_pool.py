@@ -17,7 +17,7 @@ from hocket.collectives.waiting.work import Work
 
 
 class Run:
-    """What the pool knows of a run: has it ended?"""
+    """A run, as far as the pool knows it: has it ended?"""
 
     words = "a run"
 

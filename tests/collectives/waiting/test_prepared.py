@@ -108,7 +108,7 @@ def memory_that_moves(comm: Communicator) -> None:
 
 
 def other_kinds_of_arrays(comm: Communicator) -> None:
-    """What the short way does not know goes the general one each time."""
+    """Arrays that the short way does not know go the general one each time."""
     x = bytearray(8)
     call = comm.prepare("broadcast", x)
     for turn in range(3):

@@ -68,7 +68,7 @@ def test_nobody_starves(pairs: Pairs) -> None:
 
 
 def test_a_message_that_another_recv_has_passed(pairs: Pairs) -> None:
-    """What is set aside is older than what the channel holds."""
+    """A message that is set aside is older than what the channel holds."""
     accepted, connected = pairs[1]
     with selecting(pairs) as selector:
         for tag in (7, 8, 9):

@@ -106,7 +106,7 @@ def driven_in_order(comm: Communicator) -> None:
 
 
 def driven_while_data_moves(comm: Communicator) -> None:
-    """What has not ended then is told as ever."""
+    """A work that has not ended then is told as ever."""
     told = threading.Event()
     out = np.zeros(1)
     work = comm.recv(out, comm.rank, async_op=True)

@@ -221,7 +221,7 @@ def test_a_law_breaks_without_its_line(what: str) -> None:
 
 
 def test_who_has_called_and_is_not_asked_yet_is_not_missing() -> None:
-    """What it excludes was heard first."""
+    """A rank that it excludes was heard first."""
     one = Decree(1, range(3), 1)
     one.take(1, Call())
     one.take(2, words.Excludes((0,)), 1)

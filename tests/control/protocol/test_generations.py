@@ -205,7 +205,7 @@ def test_who_is_gone_is_known_in_a_round_that_begins_here() -> None:
 
 
 def test_a_round_that_the_others_have_left_far_behind_is_over() -> None:
-    """Who was stopped meanwhile has called, and hears of what is later only."""
+    """A member that was stopped meanwhile has called, and hears of what is later only."""
     net = Net("abc")
     net.do("c", net.all["c"].come(1, of.Call("c")))
     stopped = net.all.pop("c")

@@ -26,7 +26,7 @@ Move = tuple[str, int]
 
 
 class Owner:
-    """What a rank heard, in order; asked, it tells what it is doing."""
+    """A rank's ears; asked, it tells what it is doing."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.heard = rank, list[Any]()
@@ -126,7 +126,7 @@ class Job:
             self.say(rank, fault(word, rank))
 
     def die(self, rank: int) -> None:
-        """What it has said arrives, then its end.  With rank 0 the coordinator dies."""
+        """Its words arrive, then its end.  With rank 0 the coordinator dies."""
         self.members[rank] = None
         self.down[rank].clear()
         self.programs[rank].clear()

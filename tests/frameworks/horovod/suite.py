@@ -21,7 +21,7 @@ import tempfile
 import types
 
 IMPORTS = {"import horovod.torch as hvd": "import hocket.horovod.torch as hvd"}
-"""Of the file, what is changed."""
+"""Changes of the file."""
 
 
 def changed(text: str) -> str:
@@ -35,7 +35,7 @@ def changed(text: str) -> str:
 
 
 def helpers() -> types.ModuleType:
-    """What the file imports of Horovod's test utilities."""
+    """The helpers that the file imports of Horovod's test utilities."""
 
     @contextlib.contextmanager
     def temppath():

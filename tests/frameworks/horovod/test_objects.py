@@ -1,4 +1,4 @@
-"""What ranks tell each other needs no pickle: a job that refuses objects (HOCKET_OBJECTS=0) trains all the same."""
+"""The words between ranks need no pickle: a job that refuses objects (HOCKET_OBJECTS=0) trains all the same."""
 
 from __future__ import annotations
 

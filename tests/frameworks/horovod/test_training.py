@@ -167,7 +167,7 @@ for dense in (False, True):
 
 
 def test_what_is_owed_follows_the_learning_rate() -> None:
-    """What moved the parameters, and what moves them once all is sent, are all that was given."""
+    """The steps that moved the parameters, and those that move them once all is sent, are all that was given."""
     source = START + """
 w, v = (torch.nn.Parameter(torch.zeros(50)) for _ in range(2))
 optimizer = hvd.DistributedOptimizer(

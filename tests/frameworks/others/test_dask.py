@@ -17,7 +17,7 @@ import pytest
 import hocket
 import hocket.dask
 
-TESTS = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 SIZE = 3
 
 
@@ -27,13 +27,10 @@ def cluster(**options: Any) -> Any:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def workers_find_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """But nothing else that lies beside them (compression/ is also a module of CPython 3.14)."""
-    folder = tmp_path_factory.mktemp("path")
-    (folder / "tests").symlink_to(TESTS)
+def workers_find_the_tests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-        patch.syspath_prepend(folder)  # processes that are spawned take this
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        patch.syspath_prepend(ROOT)  # processes that are spawned take this
         yield
 
 

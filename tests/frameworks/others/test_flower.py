@@ -152,7 +152,7 @@ def float32(grid: Pipes) -> tuple[float, float]:
 # --- the tests
 
 RATIOS = {"int8": 3.3, "int4": 5.5, "sign": 12.0, "topk:0.05": 7.0}
-"""How many times fewer bytes a reply has, at least, with what Flower says around the arrays."""
+"""A reply has at least so many times fewer bytes, with what Flower says around the arrays."""
 
 
 @pytest.mark.parametrize("method", RATIOS)
@@ -197,7 +197,7 @@ def fresh() -> Context:
 
 
 def whole(base: Message, reply: Message, method: str) -> Any:
-    """What the strategy gets."""
+    """The reply that the strategy gets."""
     seen: list[Any] = []
 
     class Looking(FedAvg):  # type: ignore[misc]

@@ -13,8 +13,8 @@ import pytest
 from support.learning import RANKS, SIZE, main, on_hocket, ranks, start
 
 SCRIPTS = ("test_script", "test_ops", "test_sync")
-"""Of accelerate.test_utils.scripts.  test_distributed_data_loop is for GPUs, where alone ranks join uneven inputs:
-on CPUs it hangs on Gloo, too."""
+"""Scripts of accelerate.test_utils.scripts.  test_distributed_data_loop is for GPUs, where alone ranks join uneven
+inputs: on CPUs it hangs on Gloo, too."""
 
 
 # --- transformers

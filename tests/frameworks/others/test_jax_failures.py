@@ -1,4 +1,4 @@
-"""What fails inside a compiled program: an exception with hocket's text on every rank, hocket's error behind it."""
+"""Failures inside a compiled program: an exception with hocket's text on every rank, hocket's error behind it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fails(x, kind):
 
 
 def ends(size: int, source: str) -> list[jobs.Ended]:
-    """How the ranks end; JAX cannot be forked, so each begins anew."""
+    """The ends of the ranks; JAX cannot be forked, so each begins anew."""
     argv = [sys.executable, "-c", START + source]
     with jobs.Job(size, argv=argv, env={"PYTHONPATH": PATH}) as job:
         return job.wait(90)

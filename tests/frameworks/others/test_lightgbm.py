@@ -168,7 +168,7 @@ def afterwards_alone(comm: Any) -> None:
 
 
 def warned(network: Any, what: Any) -> list[str]:
-    """What hocket's log says of it."""
+    """The warnings of hocket's log."""
     found: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]

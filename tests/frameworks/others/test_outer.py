@@ -14,7 +14,7 @@ EVERY, EPOCHS = 2, 2
 
 
 def averaged(size: int) -> Any:
-    """What all ranks must come to, in one process: network after network."""
+    """The average that all ranks must come to, in one process: network after network."""
     import torch
 
     models = [network() for _ in range(size)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.bench.outer.peers.__main__ import FLOWER, main
-from hocket.bench.outer.peers.ways import WAYS
+from hocket.lab.outer.peers.__main__ import FLOWER, main
+from hocket.lab.outer.peers.ways import WAYS
 from hocket.system.namespaces.hosts import refusal
 
 

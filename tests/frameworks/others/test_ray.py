@@ -201,7 +201,7 @@ def test_two_groups_of_one_name_in_two_namespaces(actors: Any) -> None:
 
 
 def held(rank: int) -> tuple[int, list[str]]:
-    """What this process has open, and hocket's threads."""
+    """The descriptors that this process has open, and hocket's threads."""
     import threading
 
     return len(os.listdir("/proc/self/fd")), [t.name for t in threading.enumerate() if "hocket" in t.name.lower()]

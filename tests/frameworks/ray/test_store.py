@@ -1,4 +1,4 @@
-"""How ranks meet through Ray's store, which a dict stands in for: others/test_ray.py has a real one."""
+"""Meeting of ranks through Ray's store, which a dict stands in for: others/test_ray.py has a real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = pathlib.Path(__file__).parents[3] / "frameworks" / "ray" / "store.py"
 
 
 class Ray:
-    """What store.py asks of Ray."""
+    """The part of Ray that store.py uses."""
 
     def __init__(self) -> None:
         self.namespace = "n"

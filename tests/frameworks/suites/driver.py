@@ -29,12 +29,12 @@ from dataclasses import dataclass, field
 HERE = pathlib.Path(__file__).parent
 BACKENDS = ("hocket", "gloo")
 LINES = 12
-"""How much of an error is shown."""
+"""Lines of an error that are shown."""
 
 
 @dataclass
 class Run:
-    """What came of one file on one backend."""
+    """The outcome of one file on one backend."""
 
     ends: dict[str, str] = field(default_factory=dict)
     """A test's name -> passed, failed or skipped."""
@@ -105,13 +105,13 @@ def differ(hocket: Run, gloo: Run) -> list[str]:
 
 
 def short(error: str) -> list[str]:
-    """Of pytest's text the lines of the exception, or the end."""
+    """The lines of the exception in pytest's text, or its end."""
     lines = error.strip().splitlines()
     return [line[:400] for line in ([line for line in lines if line.startswith("E ")] or lines)[-LINES:]]
 
 
 def files_of(given: pathlib.Path, suite: str) -> list[pathlib.Path]:
-    """Those of a folder, or of the installed package."""
+    """The files of a folder, or of the installed package."""
     if not given.exists() and (found := importlib.util.find_spec(suite)) and found.origin:
         given = pathlib.Path(found.origin).parent / given
     if not given.exists():

@@ -1,4 +1,4 @@
-"""What users of torch.distributed see when something goes wrong: who, which call, on which line; and a clean end."""
+"""Errors as users of torch.distributed see them: who, which call, on which line; and a clean end."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_group_whose_last_calls_differ_is_destroyed(again: bool, tmp_path: pathlib.Path) -> None:
-    """Of both groups: logged, and in the exit code unless the program goes on and ends well."""
+    """Both groups' mismatch is told: logged, and in the exit code unless the program goes on and ends well."""
     ends = run(2, DESTROYED + MEETS_AGAIN * again, tmp_path)
     for end in ends:
         assert end.code == (0 if again else 1) and facts(end) == ({"again": 2} if again else {}), end

@@ -99,7 +99,8 @@ def gradients_are_right(comm: Any) -> None:
 
 
 def gradients_have_gradients(comm: Any) -> None:
-    """Of the sum of fourth powers, which a call brings to so many ranks: 4 n x^3; of their squares 96 n^2 x^5."""
+    """The sum of fourth powers, which a call brings to so many ranks, has the derivative 4 n x^3; of their squares 96
+    n^2 x^5."""
     for name, times in (("allgather", comm.size), ("alltoall", 1), ("sendrecv", 1)):
         x = torch.arange(1.0, 13).reshape(6, 2).requires_grad_()
         (first,) = torch.autograd.grad((CALLS[name](x * x, comm) ** 2).sum(), x, create_graph=True)

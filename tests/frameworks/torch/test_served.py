@@ -31,7 +31,7 @@ def loss(rows: torch.Tensor) -> torch.Tensor:
 
 
 def alone(workers: int) -> torch.Tensor:
-    """What one process learns from the gradients of all."""
+    """The weights that one process learns from the gradients of all."""
     dense = torch.nn.Embedding.from_pretrained(torch.from_numpy(TABLE.began(np.arange(ROWS))), freeze=False)
     optimizer = torch.optim.SGD(dense.parameters(), lr=0.03)
     for step in range(STEPS):

@@ -19,7 +19,7 @@ ALIKE = [
     name for name, size in CASES.items()
     if name.replace(f"-{size}", f"-{size - 1 if name.startswith('compile') else size + 1}") in CASES
 ]  # fmt: skip
-"""Those that run on another number of ranks, too: on one more, or on one less where each compiles for seconds."""
+"""Cases that run on another number of ranks, too: on one more, or on one less where each compiles for seconds."""
 MORE = [*ALIKE, "compile_functional_in_place-2"]
 """And one that compiles C++: the call that Inductor makes is compile_plain_calls', too."""
 

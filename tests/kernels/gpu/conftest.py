@@ -1,4 +1,4 @@
-"""What the tests of the CUDA kernels share."""
+"""Fixtures of the tests of the CUDA kernels."""
 
 import pytest
 

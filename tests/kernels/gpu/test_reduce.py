@@ -24,7 +24,7 @@ GRID, BLOCK = 3, 64
 
 
 def alignment(row: DType) -> int:
-    """Of the parts of an element: what a GPU needs."""
+    """The alignment of the parts of an element: what a GPU needs."""
     return row.itemsize // (2 if row.kind in ("complex", "pair") else 1)
 
 

@@ -16,7 +16,7 @@ sys.modules["gpu_arrays"] = sys.modules[__name__]  # where hocket looks for `emp
 
 
 class Device:
-    """What CuPy's arrays have as `device`."""
+    """The `device` of CuPy's arrays."""
 
     def __init__(self, ordinal: int) -> None:
         self.id = ordinal

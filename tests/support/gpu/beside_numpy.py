@@ -24,11 +24,11 @@ KERNELS = {
     "float32": ("sum", "prod", "min", "max"), "bfloat16": ("sum", "max"), "float16": ("sum", "min"),
     "int32": ("sum", "max"), "int64": ("sum", "prod"),
 }  # fmt: skip
-"""What the ranks reduce; the floats' averages too."""
+"""Reductions by dtype; the floats' averages too."""
 MEETING = (("float32", "sum"), ("float32", "max"), ("bfloat16", "sum"), ("int64", "sum"))
-"""What kernels that meet reduce."""
+"""Reductions by kernels that meet."""
 EXPRESSIONS = {"float32": "a + a - b", "bfloat16": "a > b ? a : b", "bool": "a + b"}
-"""What users' ops are, in CUDA C++."""
+"""Users' ops, in CUDA C++."""
 ROOTED = {name for name, row in CONTRACTS.items() if row.rooted}
 IN_PLACE = {name for name, row in CONTRACTS.items() if row.in_place}
 BLOCKS = ("reduce_scatter", "scatter", "alltoall")
@@ -218,7 +218,7 @@ def between_hosts(comm: Any) -> None:
 
 
 def by_kernels(comm: Any) -> None:
-    """What kernels that meet carry out, and what comes next to it: just too long, of uneven blocks, out of place."""
+    """Calls that kernels that meet carry out, and those next to them: just too long, of uneven blocks, out of place."""
     least = (1 << 18) + 1  # too many
     for collective, name in (("allreduce", "one_shot"), ("allreduce", "direct"), ("reduce_scatter", "direct"),
                              ("allgather", "direct")):  # fmt: skip

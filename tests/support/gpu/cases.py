@@ -1,4 +1,4 @@
-"""How the tests of GPU arrays vary their ranks: see ranks.py for what the ranks run."""
+"""Variations of the ranks in the tests of GPU arrays: see ranks.py for what the ranks run."""
 
 from __future__ import annotations
 

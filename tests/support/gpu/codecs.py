@@ -28,7 +28,7 @@ RANDOM = (QSGD(4), Natural(64))
 BLOCKS = (*CODECS, *HALVES.values(), Int(3, 192), OneBit(64), LONG, *RANDOM)
 """All whose kernels are used."""
 NAMED: tuple[str | Codec, ...] = ("fp16", "bf16", *(codec.name for codec in CODECS), Int(3, 192), OneBit(64))
-"""Those without dice: the bits of a call are those of any other like it."""
+"""Codecs without dice: the bits of a call are those of any other like it."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ NUMBERS = {name: int(eval(value)) for name, value in re.findall(r"\b(CU\w+) = ([
 
 
 class Handle(ctypes.Structure):
-    """Of memory or of an event, in another process."""
+    """The handle of memory or of an event, in another process."""
 
     _fields_ = [("reserved", ctypes.c_char * 64)]
 
@@ -97,7 +97,7 @@ class Driver:
     # ---- short forms
 
     def out(self, kind: Any, name: str, *arguments: Any) -> Any:
-        """What a call writes through its first argument."""
+        """Call a function, and return what it writes through its first argument."""
         value = kind()
         getattr(self, name)(ctypes.byref(value), *arguments)
         return getattr(value, "value", value)

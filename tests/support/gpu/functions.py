@@ -133,7 +133,7 @@ def refusing(text: str, options: Any, arch: int, name: str) -> Any:
 
 
 def expressions(comm: Any) -> None:
-    """As built-in ops do they reduce in the element's own type, in rank order."""
+    """Expressions reduce like built-in ops in the element's own type, in rank order."""
     on_host = {"float32": twice_less, "bfloat16": np.maximum, "bool": np.logical_or}
     for dtype, text in gpu_oracle.EXPRESSIONS.items():
         for collective, name in (("allreduce", "tree"), ("allreduce", "direct"), ("scan", "linear")):

@@ -26,7 +26,7 @@ from support.gpu import stand_in as stand_in_cuda
 from support.jobs import Job
 
 OWNED = ("allocations", "bytes", "pinned", "ipc_maps", "events", "ipc_events_open", "streams")
-"""What a communicator makes of the driver's, and must give back."""
+"""Objects of the driver's that a communicator makes, and must give back."""
 
 
 def driver() -> ctypes.CDLL:
@@ -53,7 +53,7 @@ def refuse(function: str, nth: int, status: int = 2) -> None:
 
 
 def left() -> dict[str, int]:
-    """What hocket has made of the driver's, and not given back."""
+    """Objects of the driver's that hocket has made, and not given back."""
     gc.collect()
     return {name: count(name) for name in (*OWNED, "misuses") if count(name)}
 
@@ -99,7 +99,7 @@ from support.gpu.arrays import GpuArray, put
 from hocket.system.cuda import driver as cuda
 gpu_ranks.take_compiler()
 """
-"""How a rank's program begins, after what faulty.job puts before it."""
+"""The beginning of a rank's program, after what faulty.job puts before it."""
 
 
 @contextlib.contextmanager
@@ -120,7 +120,7 @@ def job(built: Path, size: int, source: str, where: Path, **knobs: int | str) ->
 def run(
     built: Path, size: int, source: str, where: Path, seconds: float = 40, **knobs: int | str
 ) -> list[dict[str, Any]]:
-    """What the ranks said; all must end well, and none may have misused the driver."""
+    """The words of the ranks; all must end well, and none may have misused the driver."""
     with job(built, size, source, where, **knobs) as started:
         ends = started.wait(seconds)
     for end in ends:

@@ -44,7 +44,8 @@ def everything(comm: Any) -> None:
 
 
 def turns(comm: Any, x: GpuArray, y: GpuArray) -> None:
-    """What is sent is overwritten as soon as the call has returned, in stream order, and so is what was received."""
+    """A sent array is overwritten as soon as the call has returned, in stream order, and so is one that was received.
+    """
     kept = []
     for turn in range(3):
         for algorithm in ALGORITHMS:

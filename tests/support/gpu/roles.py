@@ -1,4 +1,4 @@
-"""What another process does, in the tests over the stand-in for CUDA.  Each is given a pipe to its test."""
+"""The other process in the tests over the stand-in for CUDA.  Each is given a pipe to its test."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def met_late(comm: Any) -> None:
 
 
 def results(comm: Any) -> None:
-    """What asynchronous calls return, other collectives than allreduce, and averages; waited for backwards."""
+    """Results of asynchronous calls, of other collectives than allreduce, and averages; waited for backwards."""
     x = [put(a) for a in inputs(comm.size, 1001, 0)]
     works = [comm.allgather(x[comm.rank], async_op=True), comm.allreduce(x[comm.rank], "avg", async_op=True)]
     blocks = put(np.arange(4 * comm.size, dtype=np.float32))

@@ -107,7 +107,7 @@ def late(values: Any, address: int) -> Tensor:
 
 
 def read(tensor: torch.Tensor, address: int) -> Any:
-    """What this stream has left there."""
+    """The values that this stream has left there."""
     host = np.empty(tensor.shape, np.float32)
     driver.device(0).copy(host.ctypes.data, tensor.data_ptr(), host.nbytes, address)
     driver.device(0).synchronize(address)
@@ -115,7 +115,7 @@ def read(tensor: torch.Tensor, address: int) -> Any:
 
 
 def free() -> None:
-    """As the allocator does with memory that is given back: ask the streams that it was used in, whenever that is."""
+    """Free memory like the allocator: ask the streams that it was used in, whenever that is."""
     for _, address in _recorded:
         Event().record(Stream(address))
 

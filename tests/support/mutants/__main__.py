@@ -18,7 +18,7 @@ from support.mutants.tree import Tree
 from support.mutants.trial import Trials
 
 FOLDERS = (
-    "system", "control", "algorithms", "transports", "kernels", "collectives", "compression", "training", "observe",
+    "system", "control", "algorithms", "transports", "kernels", "collectives", "compressors", "training", "observe",
     "tools", "conformance", "frameworks", "bench",
 )  # fmt: skip
 SHARES = {"py": 80, "pyx": 24, "c": 16}

@@ -40,7 +40,6 @@ def measure(folder: Path, tree: Path = HERE, words: list[str] | None = None) -> 
     tracer.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("tracing.py"), tracer)
     env = {**os.environ, FOLDER: str(folder), FILE: "", ROOT: str(tree), "TESTS_TRACER": str(tracer)}
-    env["PYTHONSAFEPATH"] = "1"
     for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
         env.pop(name, None)
     python = tree / ".venv/bin/python"

@@ -125,7 +125,7 @@ class Trials:
         order, told = self.tree.root / "build/order.json", self.tree.root / "build/told.json"
         told.unlink(missing_ok=True)
         order.write_text(json.dumps({"without": sorted(self.broken), "slow": stage == "slow", "told": str(told)}))
-        env = {**os.environ, ORDER: str(order), "PYTHONSAFEPATH": "1"}
+        env = {**os.environ, ORDER: str(order)}
         for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
             env.pop(name, None)
         words = ["-m", "pytest", "-p", "no:cacheprovider", "-x", f"--workers={WORKERS}", f"--timeout={HANGS[stage]}"]

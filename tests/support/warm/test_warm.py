@@ -22,7 +22,7 @@ with Job(2, "import time; time.sleep(60)") as job:
 
 
 def living(pids: list[int]) -> list[int]:
-    """Those that run; whoever adopts the others may leave them as zombies."""
+    """Processes that run; whoever adopts the others may leave them as zombies."""
     return [pid for pid in pids if alive(pid)]
 
 

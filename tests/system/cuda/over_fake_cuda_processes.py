@@ -96,7 +96,7 @@ def test_devices_that_do_not_reach_each_other() -> None:
 
 
 def test_the_owner_is_killed() -> None:
-    """What is mapped stays; nothing new is to be had; its files are the test's to remove."""
+    """Mapped memory stays; nothing new is to be had; its files are the test's to remove."""
     with process(roles.owner) as (owner, child):
         _, there = owner.recv()
         at = roles.opened(CUDA, there)

@@ -137,7 +137,7 @@ def test_words_that_are_refused(memory: int) -> None:
 
 
 def test_a_wait_is_ended_from_beside() -> None:
-    """As a transport gives up: another stream writes what the wait waits for."""
+    """A transport gives up so: another stream writes what the wait waits for."""
     at = CUDA.alloc(4)
     CUDA.write(at, bytes(4))
     with stream() as a, stream() as b:

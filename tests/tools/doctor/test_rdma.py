@@ -1,4 +1,4 @@
-"""What `hocket doctor` tells by pyverbs, here by a stand-in; tests/guest/test_pyverbs.py has the real one."""
+"""The words of `hocket doctor` by pyverbs, here by a stand-in; tests/guest/test_pyverbs.py has the real one."""
 
 from __future__ import annotations
 

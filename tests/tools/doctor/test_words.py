@@ -9,14 +9,14 @@ import pytest
 
 from hocket.tools.doctor import clocks, facts, units, words
 from hocket.tools.doctor.differences import different, warnings
-from hocket.tools.doctor.links import Link
+from hocket.tools.doctor.links import Speed
 from hocket.tools.doctor.matrix import matrices
 from hocket.tools.doctor.report import Report
 from hocket.tools.doctor.rounds import rounds
 from hocket.tools.doctor.suspicion import suspicions
 
-SHM = Link(1e-6, 5e9, 5e9)
-TCP = Link(5e-5, 1e9, 1e9)
+SHM = Speed(1e-6, 5e9, 5e9)
+TCP = Speed(5e-5, 1e9, 1e9)
 
 
 def report(*sizes: int, cores: int = 64, **changes: Any) -> Report:
@@ -73,7 +73,7 @@ def test_nothing_is_suspected_of_equals() -> None:
 
 def test_a_host_whose_links_are_all_slow() -> None:
     made = report(2, 2, 2)
-    made.links |= {(a, b): Link(4e-4, 1e8, 1e8) for a, b in made.links if b >= 4 and a < 4}
+    made.links |= {(a, b): Speed(4e-4, 1e8, 1e8) for a, b in made.links if b >= 4 and a < 4}
     assert texts(made) == [
         "Host c answers 8.0 times slower than the others (400 us, others 50 us)",
         "Host c sends 10 times slower than the others (100 MB/s, others 1.0 GB/s)",
@@ -84,7 +84,7 @@ def test_a_host_whose_links_are_all_slow() -> None:
 
 def test_a_host_that_is_slow_inside() -> None:
     made = report(3, 3, 3)
-    made.links |= {pair: Link(5e-6, 1e9, 1e9) for pair in itertools.combinations(range(3, 6), 2)}
+    made.links |= {pair: Speed(5e-6, 1e9, 1e9) for pair in itertools.combinations(range(3, 6), 2)}
     assert texts(made) == [
         "Inside host b, a message takes 5.0 times as long as elsewhere (5.0 us, others 1.0 us)",
         "Inside host b, bytes move 5.0 times slower than elsewhere (1.0 GB/s, others 5.0 GB/s)",
@@ -110,9 +110,9 @@ def test_where_times_vary_only_what_is_very_slow_is_told() -> None:
     made = report(1, 1, 1)
     for each in made.facts:
         each |= {"kernel": 0, "cores": [0, 1], "usable": 2}  # three containers of one machine
-    made.links |= {(0, 2): Link(2e-4, 3e8, 1e9), (1, 2): Link(2e-4, 1e9, 3e8)}
+    made.links |= {(0, 2): Speed(2e-4, 3e8, 1e9), (1, 2): Speed(2e-4, 1e9, 3e8)}
     assert texts(made) == []
-    made.links |= {(0, 2): Link(5e-4, 1e9, 1e8), (1, 2): Link(5e-4, 1e9, 1e8)}
+    made.links |= {(0, 2): Speed(5e-4, 1e9, 1e8), (1, 2): Speed(5e-4, 1e9, 1e8)}
     assert [text.partition(" slower")[0] for text in texts(made)] == [
         "Host c answers 10 times", "Host c sends 10 times",
     ]  # fmt: skip
@@ -120,10 +120,10 @@ def test_where_times_vary_only_what_is_very_slow_is_told() -> None:
 
 def test_two_hosts_with_a_bad_cable() -> None:
     made = report(1, 1, 1, 1)
-    made.links[1, 2] = Link(5e-5, 1e9, 2e8)
+    made.links[1, 2] = Speed(5e-5, 1e9, 2e8)
     (text,) = texts(made)
     assert text == "Host c sends to host b 5.0 times slower than it receives from there (200 MB/s, others 1.0 GB/s)"
-    made.links[1, 2] = Link(2e-4, 2e8, 2e8)
+    made.links[1, 2] = Speed(2e-4, 2e8, 2e8)
     assert texts(made) == [
         "Host b answers host c 4.0 times slower than usual (200 us, others 50 us)",
         "Host b sends to host c 5.0 times slower than usual (200 MB/s, others 1.0 GB/s)",
@@ -133,17 +133,17 @@ def test_two_hosts_with_a_bad_cable() -> None:
 
 def test_two_ranks() -> None:
     made = report(4)
-    made.links[1, 3] = Link(1e-6, 1e9, 5e9)
+    made.links[1, 3] = Speed(1e-6, 1e9, 5e9)
     (text,) = texts(made)
     assert text == "Rank 1 sends to rank 3 5.0 times slower than usual inside hosts (1.0 GB/s, others 5.0 GB/s)"
     made = report(2, 2)
-    made.links[0, 3] = Link(3e-4, 1e9, 1e9)
+    made.links[0, 3] = Speed(3e-4, 1e9, 1e9)
     assert texts(made) == ["Rank 0 answers rank 3 6.0 times slower than usual between hosts (300 us, others 50 us)"]
 
 
 def test_two_hosts_alone_have_no_like() -> None:
     made = report(1, 1)
-    made.links[0, 1] = Link(1.0, 1e3, 1e3)
+    made.links[0, 1] = Speed(1.0, 1e3, 1e3)
     assert texts(made) == []
 
 

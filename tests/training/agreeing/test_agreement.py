@@ -10,13 +10,13 @@ from hocket.training.agreeing.agreement import Agreement
 from hocket.training.agreeing.fusion import ALONE
 from hocket.training.agreeing.numbers import MOST, Numbers
 from hocket.training.agreeing.order import Order, from_plain_order
-from hocket.training.agreeing.request import AUTO, Part, Request, from_plain
+from hocket.training.agreeing.request import AUTO, Request, Spec, from_plain
 
-BYTE = (Part("int8", (1,)),)
+BYTE = (Spec("int8", (1,)),)
 
 
 def reduce(name: str, count: int = 4, dtype: str = "float32", **more: object) -> Request:
-    return Request("allreduce", name, (Part(dtype, (count,)),), "sum", **more)  # type: ignore[arg-type]
+    return Request("allreduce", name, (Spec(dtype, (count,)),), "sum", **more)  # type: ignore[arg-type]
 
 
 def table(size: int, threshold: int = 1 << 20) -> Agreement:
@@ -60,7 +60,7 @@ def test_small_tensors_of_one_kind_go_together() -> None:
         (reduce("x"), reduce("x", codec="int8"), "compressions"),
         (reduce("x"), Request("allreduce", "x", reduce("x").parts * 2, "sum"), "numbers of tensors"),
         (Request("broadcast", "x", BYTE, root=0), Request("broadcast", "x", BYTE, root=1), "root ranks"),
-        (Request("allgather", "x", BYTE), Request("allgather", "x", (Part("int8", (1, 3)),)), "shapes"),
+        (Request("allgather", "x", BYTE), Request("allgather", "x", (Spec("int8", (1, 3)),)), "shapes"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_fails_alone_and_names_both(one: Request, other: Request, what: str) -> None:
@@ -79,8 +79,8 @@ def test_what_does_not_fit_together_fails_alone_and_names_both(one: Request, oth
 def test_rows_may_differ_and_are_told_to_all() -> None:
     agreement = table(2)
     for rank in range(2):
-        agreement.submit(rank, Request("allgather", "g", (Part("int8", (rank, 7)), Part("int8", (2,)))))
-        agreement.submit(rank, Request("alltoall", "t", (Part("int8", (3,)),), splits=(rank, 3 - rank)))
+        agreement.submit(rank, Request("allgather", "g", (Spec("int8", (rank, 7)), Spec("int8", (2,)))))
+        agreement.submit(rank, Request("alltoall", "t", (Spec("int8", (3,)),), splits=(rank, 3 - rank)))
     gather, exchange = agreement.decide()
     assert gather.counts == ([0, 1], [2, 2])
     assert exchange.counts == ((0, 3), (1, 2))
@@ -94,7 +94,7 @@ def test_a_rank_that_has_joined_is_not_waited_for() -> None:
     agreement.submit(1, reduce("a"))
     (order,) = agreement.decide()
     assert order.names == ("a",) and order.like == (reduce("a"),)  # it is told of what to bring zeros
-    agreement.submit(0, Request("allgather", "g", (Part("int8", (1,)),)))
+    agreement.submit(0, Request("allgather", "g", (Spec("int8", (1,)),)))
     agreement.join(1)
     (failed,) = agreement.decide()
     assert "has joined" in failed.error
@@ -140,7 +140,7 @@ def test_names_are_numbers_from_their_second_use_on() -> None:
 
 
 def test_requests_and_orders_survive_the_wire() -> None:
-    request = Request("alltoall", "x", (Part("int8", (3, 2)), Part("bool", ())), "", 1, 0.1, 3.0, (1, 2), "int8")
+    request = Request("alltoall", "x", (Spec("int8", (3, 2)), Spec("bool", ())), "", 1, 0.1, 3.0, (1, 2), "int8")
     assert from_plain(json.loads(json.dumps(request.plain()))) == request
     order = Order("fail", ("x", "y"), ([1, 2],), (request,), "what", "mismatch", ((0, "a"), (3, "b")))
     assert from_plain_order(json.loads(json.dumps(order.plain(["x", "y"]))), tuple) == order

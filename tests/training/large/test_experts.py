@@ -161,7 +161,7 @@ class Hosts:
 
 
 def in_two_steps(comm: Any) -> None:
-    """As straight; a rank sends to those of its number alone, on other hosts."""
+    """Two steps give what one gives; a rank sends to those of its number alone, on other hosts."""
     for hosts in (1, 2, comm.size):
         as_one_process(Hosts(comm, hosts), hierarchical=True)
     layer = Experts(Hosts(comm, 2), [Linear(0)] * EACH, hierarchical=True)

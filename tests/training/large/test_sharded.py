@@ -24,7 +24,7 @@ OPTIMIZERS = (Adam(lr=0.1, decay=0.01), SGD(lr=0.1, momentum=0.9, nesterov=True,
 
 
 def whole(comm: Any, optimizer: Any, steps: int, clip: float | None = None, kind: Any = np.float32) -> dict[str, Array]:
-    """What every rank would do alone, with averages that are added in the order of ranks."""
+    """The parameters that every rank would have alone, with averages that are added in the order of ranks."""
     theta = start(kind)
     x = np.concatenate([each.ravel() for each in theta.values()])
     slots = {name: np.zeros_like(x) for name in optimizer.slots}
@@ -122,7 +122,7 @@ class Watched:
 
 
 def a_unit_comes_while_another_is_in_use(comm: Any) -> None:
-    """As it was used in the last step; in another order, or in fewer units, it is right, too."""
+    """Units come in the order of the last step; in another order, or in fewer units, it is right, too."""
     theta, watched = start(), Watched(comm)
     wanted = {name: each.copy() for name, each in theta.items()}
     other = Sharded(Adam(lr=0.1), comm, wanted)
@@ -261,7 +261,7 @@ def test_ranks_begin_as_rank_0() -> None:
 
 
 def test_a_new_array_in_anothers_place() -> None:
-    """What the optimizer makes of the parameters would go to the old one."""
+    """The optimizer's new parameters would go to the old array."""
 
     def program(comm: hocket.Communicator) -> None:
         theta = {"w": np.ones(3, np.float32)}

@@ -28,7 +28,7 @@ def layers() -> tuple[nn.Linear, nn.Linear, torch.Tensor, torch.Tensor]:
 
 
 def whole() -> dict[str, Any]:
-    """What one rank finds."""
+    """The results of one rank."""
     first, second, x, dy = layers()
     x.requires_grad_()
     y = second(torch.relu(first(x)))

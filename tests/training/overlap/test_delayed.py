@@ -28,7 +28,7 @@ X = CLASSES[Y] + 2 * np.random.default_rng(3).standard_normal((1797, 64))
 
 
 def gradients(w: Arrays, rows: Any) -> Arrays:
-    """Of the cross-entropy of a network with one hidden layer."""
+    """Gradients of the cross-entropy of a network with one hidden layer."""
     x, y = X[rows], Y[rows]
     hidden = np.maximum(x @ w["first"], 0)
     z = hidden @ w["second"]

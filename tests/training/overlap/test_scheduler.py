@@ -85,7 +85,8 @@ def with_codecs(comm: Communicator) -> None:
 
 
 def with_compressors(comm: Communicator) -> None:
-    """As a Compressor on one lane does it, bit for bit; what is owed travels on, also through a checkpoint."""
+    """The result is that of a Compressor on one lane, bit for bit; what is owed travels on, also through a checkpoint.
+    """
     for method in ("int8", "topk:0.1", "powersgd:2"):
         alone = Compressor(comm.dup(), method)
         s = declared(comm, compressor=method, lanes=1, fuse=0, slice=None)

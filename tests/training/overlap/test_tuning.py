@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.bench.overlap.profiles import PROFILES
-from hocket.bench.overlap.tuned import COUNTS, SPACE, cost, found_by, iteration
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError
+from hocket.lab.overlap.profiles import PROFILES
+from hocket.lab.overlap.tuned import COUNTS, SPACE, cost, found_by, iteration
 from hocket.training import Setting, Tuned, tune
 from hocket.training.overlap.tuning import SPACE as ALL
 from support.gradients import raised

@@ -100,7 +100,7 @@ def bits() -> None:
 
 
 def waiting() -> None:
-    """Who waits over mpi for long takes no core."""
+    """A rank that waits over mpi for long takes no core."""
     comm = hocket.init(transport="mpi")
     comm.barrier()
     before = time.process_time()

@@ -23,7 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 IMPI = os.environ.get("HK_TEST_IMPI") or str(Path(HERE).parents[2] / "build" / "impi")
 MPIS = {"openmpi": "openmpi", "mpich": "mpich", "impi": f"impi={IMPI}"}
 SURVIVE = {"openmpi": ["--runtime-options", "continuous"], "impi": ["-disable-auto-cleanup"]}
-"""What keeps a launcher from ending all ranks when one is killed.  MPICH's ends them in spite of that option."""
+"""Options that keep a launcher from ending all ranks when one is killed.  MPICH's ends them in spite of that option."""
 LEVELS = ("funneled", "serialized")
 """Single is funneled to us, and multiple the usual one."""
 

@@ -115,7 +115,7 @@ def test_many_messages_in_a_row(ranks: Open) -> None:
 
 @pytest.mark.parametrize("which", ["both", "sends"])
 def test_a_reader_that_is_late(which: str, ranks: Open) -> None:
-    """What the host channel has taken, but not let go of, stays where it is."""
+    """Bytes that the host channel has taken, but not let go of, stay where they are."""
     n = 9 * MIB + 3
 
     def recv(rank: Rank) -> Any:
@@ -139,7 +139,7 @@ def test_settled_is_what_the_host_channel_has_let_go_of(ranks: Open) -> None:
 
 @pytest.mark.parametrize("host", ["tcp"], indirect=True)
 def test_a_peer_that_goes_in_the_middle(ranks: Open) -> None:
-    """What it sent before is received."""
+    """Bytes that it sent before are received."""
     first, then = MIB + 5, 40 * MIB  # more than the sockets take
     gone = threading.Event()
 

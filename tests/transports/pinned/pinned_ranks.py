@@ -80,7 +80,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 class Sides:
-    """What was opened by a test, and is closed after it."""
+    """Sides that were opened by a test, and are closed after it."""
 
     def __init__(self) -> None:
         self.all: list[channels.Pinned] = []
@@ -164,7 +164,7 @@ def ranks(host: Pair, sides: Sides) -> Iterator[Callable[[str], list[Rank]]]:
 
 
 def together(ranks: list[Rank], *what: Callable[[Rank], Any]) -> list[Any]:
-    """What each gives, in threads of their own."""
+    """The results of each, in threads of their own."""
     found: list[Any] = [None] * len(ranks)
 
     def call(i: int) -> None:

@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def borrowed(owner: Window) -> Window:
-    """As a peer maps it, from a descriptor of its own."""
+    """A window as a peer maps it, from a descriptor of its own."""
     return Window(os.dup(owner.fd))
 
 
@@ -119,7 +119,7 @@ def test_descriptors_that_were_not_asked_for_are_not_kept() -> None:
 
 
 def test_channels_take_memory_as_they_are_used() -> None:
-    """Of 64 ranks most never talk to each other."""
+    """Most of 64 ranks never talk to each other."""
     windows = [Window() for _ in range(2)]
     before = windows[0].size
     members = [windows[i % 2] for i in range(64)]  # all on this host

@@ -32,7 +32,7 @@ policy = policy
 [policy]
 commonName = supplied
 """
-"""What `openssl ca` must be told."""
+"""The configuration of `openssl ca`."""
 CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
 
 
@@ -94,7 +94,7 @@ os._exit(0)
 
 
 def ranks(pki: Path, *names: str, over: str = "tcp") -> list[str]:
-    """What ranks with these certificates say, who meet over TCP."""
+    """The words of ranks with these certificates, which meet over TCP."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{server.getsockname()[1]}"} if over == "tcp" else {}
     source = JOB.format(names=names, pki=str(pki))
@@ -124,7 +124,7 @@ def test_a_rank_with_a_strange_certificate_does_not_join(pki: Path) -> None:
 
 def ends(client: tls.Certificates | None, server: tls.Certificates | None, keys: tuple[bytes, bytes] = (KEY, KEY),
          between: socket.socket | None = None) -> tuple[object, object]:  # fmt: skip
-    """What became of the dialling end, and of the other."""
+    """The fate of the dialling end, and of the other."""
     a, b = socket.socketpair()
     reactor, heard, changed, begun = Reactor(), [], threading.Event(), threading.Event()
 

@@ -162,7 +162,7 @@ def reactor():
 
 
 def ends_after(reactor: Reactor, data: bytes, close: bool = True) -> tuple[str | None, list[Message]]:
-    """How a link that reads `data` ended (None: it did not), and what it understood."""
+    """The end of a link that reads `data` (None: it did not), and what it understood."""
     ours, theirs = socket.socketpair()
     link, heard, end, over = Link(reactor, ours), [], [], threading.Event()
     link.on_message = heard.append

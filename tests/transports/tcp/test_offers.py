@@ -1,4 +1,4 @@
-"""What other ranks say of where they listen: an address, or a reason not to use it."""
+"""Other ranks' words of where they listen: an address, or a reason not to use it."""
 
 from __future__ import annotations
 

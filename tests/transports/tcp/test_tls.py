@@ -58,7 +58,7 @@ def test_the_hostile_network_would_be_noticed(tmp_path: Path) -> None:
 # --- the two ends
 
 def ends(client_key: bytes, server_key: bytes, altered: int | None = None) -> tuple[object, list[object]]:
-    """What became of the dialling end and of the other; `altered`: which of the client's flights is, on its way."""
+    """The fate of the dialling end and of the other; `altered`: which of the client's flights is, on its way."""
     a, b = socket.socketpair()
     if altered is not None:
         a = man_in_the_middle.between(a, altered)
@@ -148,7 +148,7 @@ def control() -> tuple[encryption.EncryptedSocket, encryption.EncryptedSocket]:
 
 
 def test_an_encrypted_socket_hides_nothing_from_select() -> None:
-    """What has come is all read at once, however many records it is."""
+    """Bytes that have come are all read at once, however many records they are."""
     a, b = control()
     with a, b:
         for i in range(100):

@@ -108,7 +108,7 @@ def talk(side: Any, rounds: int = 12) -> Callable[[End], str]:
 
 
 def both(pair: tuple[Any, Any], how: Callable[[Any], Callable[[End], Any]] = talk) -> list[Any]:
-    """What `how` gives on the two ends of a channel, each a thread."""
+    """The results of `how` on the two ends of a channel, each a thread."""
     return each([Registered(0, [None, pair[0]]), Registered(1, [pair[1], None])], [how(pair)] * 2)
 
 

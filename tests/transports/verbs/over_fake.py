@@ -159,7 +159,7 @@ def test_closed_in_the_middle(delay: float, ranks: InProcess) -> None:
 
 
 def test_a_transport_may_be_closed_while_a_peer_comes() -> None:
-    """What a late writer was given goes too."""
+    """Memory that a late writer was given goes too."""
     for seconds in (0.0, 0.002, 0.005, 0.01, 0.02):
         ranks = InProcess(VerbsTransport)
         ranks.sides(2)

@@ -1,4 +1,4 @@
-"""How rows travel between ranks: straight, or in two steps, so that few messages cross from host to host.
+"""The way of rows between ranks: straight, or in two steps, so that few messages cross from host to host.
 
     Straight      a message from each rank to each: (H-1) L of a rank cross, with H hosts of L ranks
     TwoSteps      inside the host to the rank of the right number, then between hosts: H-1 of a rank cross

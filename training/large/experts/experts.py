@@ -26,17 +26,17 @@ from hocket.training.large.told import tell_all
 
 
 class Kept(NamedTuple):
-    """What `backward` needs of `forward`."""
+    """The parts of `forward` that `backward` needs."""
 
     route: Route
     rows: Array
-    """What the experts have made of each row."""
+    """The experts' output for each row."""
     counts: tuple[list[int], list[int]]
     """Rows that this rank has sent to each rank, and got from each."""
     here: list[tuple[Array, Any]]
-    """Of each expert of this rank: which of the rows that came are its, and what it has kept."""
+    """Parts of each expert of this rank: which of the rows that came are its, and what it has kept."""
     shape: tuple[int, int]
-    """Of the gates."""
+    """The shape of the gates."""
 
 
 class Experts:
@@ -126,7 +126,7 @@ class Experts:
 
 
 def _rows(made: Any, given: Array, what: str) -> Any:
-    """What an expert has made of rows, which must be as many, and as wide."""
+    """An expert's output, which must have as many rows, as wide."""
     if np.shape(made) != given.shape:
         raise ArgumentError(f"{what} was given rows of shape {given.shape}, and returned {np.shape(made)}: they differ")
     return made

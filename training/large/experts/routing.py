@@ -18,7 +18,7 @@ class Route(NamedTuple):
     """The rows that travel, in the order of experts, and what they came from."""
 
     tokens: Array
-    """Of each row: its token, ..."""
+    """Each row has its token, ... its token, ..."""
     experts: Array
     """... its expert, ..."""
     weights: Array
@@ -63,7 +63,7 @@ def room(capacity: float | None, top: int, tokens: int, experts: int) -> int | N
 
 
 def gradient(routed: Route, each: Array, shape: tuple[int, int]) -> Array:
-    """Of the gates; `each`: of the rows' weights."""
+    """The gradient of the gates; `each`: of the rows' weights."""
     gradients = np.zeros(shape, each.dtype)
     gradients[routed.tokens, routed.experts] = each
     if routed.chosen.shape[1] == 1:

@@ -12,7 +12,7 @@ from hocket.errors import PeerLostError
 SENT: dict[str, float] = {
     "allreduce": 2, "reduce_scatter": 1, "allgather": 1, "alltoall": 1,
 }  # fmt: skip
-"""What a rank sends at least, in (p-1)/p of the vector."""
+"""The least that a rank sends, in (p-1)/p of the vector."""
 MOVING = {*SENT, "reduce_scatterv", "allgatherv", "alltoallv", "broadcast"}
 OTHERS = {
     "reduce", "gather", "gatherv", "scatter", "scatterv", "scan", "exscan", "barrier", "send", "recv", "sendrecv",
@@ -59,7 +59,7 @@ class Axis:
         return Axis(self.mesh, self.name, comm, self.transport, codec)
 
     def lanes(self, priorities: Mapping[str, int]) -> list[Axis]:
-        """As a communicator's."""
+        """Lanes as a communicator has them."""
         return [self._of(lane, self.codec) for lane in self.comm.lanes(priorities)]
 
     @functools.cached_property

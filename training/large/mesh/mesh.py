@@ -22,7 +22,7 @@ from hocket.training.large.mesh.placing import placed
 
 
 class Loss(NamedTuple):
-    """What it means for a mesh that ranks are gone."""
+    """The meaning of lost ranks for a mesh."""
 
     lost: tuple[dict[str, int], ...]
     """Their places."""
@@ -121,8 +121,8 @@ class Mesh:
         return {name: place[name] for name in self.axes}
 
     def explain(self) -> str:
-        """Who is where; of each axis its ranks, links, transport and codec, and what this rank has sent on it; and what
-        it has sent over each kind of link.
+        """Describe the mesh: the place of each rank; each axis's ranks, links, transport and codec, and what this rank
+        has sent on it; and what it has sent over each kind of link.
 
         Bytes are those that the collectives send at least, encoded; a call is counted when its turn comes.
 
@@ -164,7 +164,7 @@ class Mesh:
         return [numbers[member] for member in axis.comm.members]
 
     def _said(self, axes: Any, many: int) -> dict[str, Any]:
-        """What has to be the same on all ranks."""
+        """Settings that have to be the same on all ranks."""
         if not isinstance(axes, Mapping) or not axes or any(not isinstance(name, str) for name in axes):
             raise ArgumentError(f"axes must be lengths by name, got {kind(axes)}")
         lengths = [whole(length, f"axes[{name!r}]") for name, length in axes.items()]
@@ -182,12 +182,12 @@ class Mesh:
     # --- ranks that are lost
 
     def meaning(self, members: Sequence[int]) -> str:
-        """What it means that these members of the job (`comm.members`) are lost, in words."""
+        """The meaning of the loss of these members of the job (`comm.members`), in words."""
         lost = [rank for rank in self.places if self.job.members[rank] in members]
         return self._loss(lost, range(self.job.size)).words
 
     def loss(self, made: Any) -> Loss:
-        """What is lost, and who can go on.
+        """The loss, and the ranks that can go on.
 
         `made`: what `renew` of this mesh's communicator has returned, or of that one, if more was lost meanwhile.
         """

@@ -36,7 +36,7 @@ class Passing:
         self._sent: list[tuple[Any, Array]] = []
 
     def number(self, each: Pass) -> int:
-        """Of the pass's stage, among those of all ranks."""
+        """The number of the pass's stage, among those of all ranks."""
         return int(each.chunk * self.comm.size + self.comm.rank)
 
     def source(self, each: Pass) -> int | None:
@@ -46,7 +46,7 @@ class Passing:
         return None if number == (0 if forward else self.last) else number + (-1 if forward else 1)
 
     def take(self, each: Pass) -> Array:
-        """What the stage before has sent to this pass."""
+        """The array that the stage before has sent to this pass."""
         self._post(each)
         work, out = self._posted.pop(each)
         work.wait()

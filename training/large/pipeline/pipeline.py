@@ -32,11 +32,11 @@ Loss = Callable[[Array, int], tuple[float, Array]]
 
 
 class _Kept(NamedTuple):
-    """What a forward pass leaves for its backward pass."""
+    """The rest of a forward pass that its backward pass needs."""
 
     needed: Any
     gradient: Array | None
-    """Of the loss, behind the last stage; elsewhere it comes as a message ..."""
+    """The gradient of the loss, behind the last stage; elsewhere it comes as a message ..."""
     shape: tuple[int, ...]
     dtype: Any
     """... of this shape and dtype."""
@@ -62,7 +62,7 @@ class Pipeline:
         self.comm, self.like, self.micro, self.schedule, self._update = comm, like, micro, schedule, update
         self.stages: list[Any] = [*stage] if isinstance(stage, Sequence) else [stage]
         self._takes = agree(comm, "Pipeline", self._said, [_form(each) for each in self._likes()])
-        """What stages were promised: dtype and shape, by rank and by its stages."""
+        """Stages were promised these: dtype and shape, by rank and by its stages."""
         if (mesh := getattr(comm, "mesh", None)) is not None:
             mesh.staged.update(mesh.axes_of(comm))
             mesh.apart.update(mesh.axes_of(comm) if update else ())

@@ -1,4 +1,4 @@
-"""How named arrays are cut among ranks: units of arrays that are sent together, each cut into near-equal pieces.
+"""Cutting named arrays among ranks: units of arrays that are sent together, each cut into near-equal pieces.
 
 A rank's shard is its pieces of all units, one behind the other, in one vector.
 """
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
     name: str
     first: int
-    """Of its elements in the array, flattened."""
+    """The place of its first element in the array, flattened."""
     shard: slice
 
 
@@ -54,7 +54,7 @@ def cut(flat: Flat, groups: Sequence[Sequence[str]], rank: int, size: int) -> li
 
 
 def pieces(flat: Flat, units: Sequence[Unit], rank: int) -> list[Piece]:
-    """What this rank has of each array."""
+    """This rank's pieces of each array."""
     own = []
     for unit in units:
         begin = sum(unit.counts[:rank])

@@ -1,4 +1,4 @@
-"""What the stages of `Sharded` have in common: units, this rank's shard of each vector, and the step."""
+"""The common base of the stages of `Sharded`: units, this rank's shard of each vector, and the step."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class Shards:
         self.axes = [*found[0].axes.values()]
         return found[0]
     def _said(self, parameters: Any, units: Any) -> dict[str, Any]:
-        """What has to be the same on all ranks."""
+        """Settings that have to be the same on all ranks."""
         self.flat = flat(parameters)
         refuse(self.comm, self.flat)
         if not (hasattr(self.optimizer, "slots") and hasattr(self.optimizer, "apply")):

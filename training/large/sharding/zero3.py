@@ -38,14 +38,14 @@ class Zero3(Zero2):
         """Units that are in use."""
 
     def step(self, gradients: Mapping[str, Any] | None = None) -> float | None:
-        """As stage 2's."""
+        """Step as stage 2 does."""
         self._ahead()  # it reads the shard, which changes now
         length = super().step(gradients)
         self._before, self._used = self._used, []
         return length
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """As the other stages'."""
+        """Load as the other stages do."""
         self._ahead()
         super().load_state_dict(saved)
 

@@ -27,7 +27,7 @@ CHANGES = [
     (r"\bray\.util\.collective\.tests\b", PACKAGE),
     (r"\bWorker\.remote\(\)", '__import__("pool").worker(Worker)'),
 ]
-"""What is changed in the tests' text: the backend, where the tests are, and where actors come from (pool.py)."""
+"""Changes of the tests' text: the backend, where the tests are, and where actors come from (pool.py)."""
 
 
 def changed(source: pathlib.Path, target: pathlib.Path) -> None:

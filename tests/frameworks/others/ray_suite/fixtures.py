@@ -57,9 +57,9 @@ def actors(job: None) -> Iterator[None]:
 
 @pytest.fixture
 def ray_start_single_node(actors: None) -> None:
-    """Of the tests on one node."""
+    """Fixture of the tests on one node."""
 
 
 @pytest.fixture
 def ray_start_distributed_2_nodes(actors: None) -> None:
-    """Of the tests on two nodes."""
+    """Fixture of the tests on two nodes."""

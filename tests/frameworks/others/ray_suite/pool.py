@@ -13,7 +13,7 @@ idle: list[Any] = []
 
 
 def worker(kind: Any) -> Any:
-    """What `kind.remote()` would be."""
+    """An idle actor, or a new one, in place of `kind.remote()`."""
     actor = idle.pop() if idle else kind.remote()
     taken.append(actor)
     return actor

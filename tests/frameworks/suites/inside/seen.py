@@ -1,4 +1,4 @@
-"""What the driver is told: how each test ended, and which of them made a process group."""
+"""The report to the driver: how each test ended, and which of them made a process group."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def waits_that_are_too_short() -> None:
 
 @check
 def works_that_nobody_waits_for() -> None:
-    """What they hold goes with the next calls, also synchronous ones."""
+    """The memory that they hold goes with the next calls, also synchronous ones."""
     x = torch.ones(1000)
     seen = weakref.ref(x)
     dist.all_reduce(x, async_op=True)

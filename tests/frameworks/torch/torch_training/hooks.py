@@ -169,8 +169,8 @@ class Two(nn.Module):
 
 @case(2)
 def ddp_compressed_steps_that_are_skipped() -> None:
-    """What moved the parameters and what is owed are all that was given: also where steps are skipped for a NaN in one
-    gradient, where no rank has used a parameter, and where the learning rate changes."""
+    """The steps that moved the parameters and what is owed are all that was given: also where steps are skipped for a
+    NaN in one gradient, where no rank has used a parameter, and where the learning rate changes."""
     import hocket.torch
 
     def gradient(step: int, who: int, name: str) -> Tensor:
@@ -247,7 +247,7 @@ def ddp_compressed_rates() -> None:
 
 @case(2)
 def ddp_compressed_wrongly() -> None:
-    """What cannot be compressed is told at once; what goes wrong in the thread comes out of the backward pass."""
+    """A model that cannot be compressed is refused at once; an error in the thread comes out of the backward pass."""
     import hocket.torch
 
     for model, text in (

@@ -247,8 +247,8 @@ def fsdp2_with_tensor_parallel() -> None:
 
 @case(2)
 def shards_and_cuts_as_torch_makes_them() -> None:
-    """bench/large/beside_torch.py, small: ours train as FSDP2, DTensor and pipelines, on hocket and on Gloo."""
-    from hocket.bench.large import beside_torch
+    """lab/large/beside_torch.py, small: ours train as FSDP2, DTensor and pipelines, on hocket and on Gloo."""
+    from hocket.lab.large import beside_torch
 
     groups = {"hocket": torch.distributed.group.WORLD, "gloo": torch.distributed.new_group(backend="gloo")}
     found = {row["what"]: row for row in beside_torch.compared(groups, 16, 1)}

@@ -1,1 +1,0 @@
-"""What calls that do several things at once cost, beside what they stand for."""

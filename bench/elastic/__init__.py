@@ -1,1 +1,0 @@
-"""What a renewal, a newcomer and steady change of members cost."""

@@ -1,1 +1,0 @@
-"""What this machine's memory does to copies, without a transport."""

@@ -1,0 +1,369 @@
+"""`Compressor`: averages vectors with fewer bits, and remembers what it owes each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import reprlib
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket.arguments import choices
+from hocket.codecs import Codec
+from hocket.compression.bucket import Bucket
+from hocket.compression.choice.names import resolved
+from hocket.compression.entries import Entry, Stats, loaded
+from hocket.compression.method import CHUNK, Array, Averaged, Method, chunks, squared
+from hocket.compression.rates import Rate
+from hocket.compression.residuals import Residuals
+from hocket.compression.step import Outcome, Step
+from hocket.errors import ArgumentError
+from hocket.extending import at_once
+
+STATE = {"method", "size", "entries"}
+
+
+class Compressor:
+    """Allreduce with error feedback: what a call does not send is added to the next call's vector of the same key.
+
+    `method`: a name, such as "int8", "topk:0.01" or "powersgd:4" (names.py has them all); a codec of quantizers.py;
+    or a `Method`.  `feedback=False`: what is not sent is forgotten.  `decay`: what is owed is multiplied by it in each
+    call.
+
+    All ranks make the same calls with the same keys in the same order, as with any collective.
+
+    Source of error feedback: Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
+    Distributed Training of Speech DNNs", Interspeech 2014; Karimireddy et al., "Error Feedback Fixes SignSGD and other
+    Gradient Compression Schemes", ICML 2019.
+
+    >>> import hocket, numpy as np
+    >>> from hocket.compression import Compressor
+    >>> def two_steps(comm):
+    ...     c = Compressor(comm, "topk:0.5")
+    ...     return [c.allreduce(np.array([3, 1], np.float32), key="w").tolist() for _ in range(2)]
+    >>> hocket.local_world(2).run(two_steps)[0]
+    [[3.0, 0.0], [3.0, 0.0]]
+    """
+
+    def __init__(self, comm: Any, method: str | Codec | Method, feedback: bool = True, decay: float = 1.0) -> None:
+        self.comm = getattr(comm, "plain", comm)  # an axis of a Mesh has a codec, whose errors would not be owed
+        self.feedback, self.decay = feedback, decay
+        self.method = resolved(method)
+        self._entries: dict[str, Entry] = {}
+        self._residuals = Residuals()
+        self._memory = [np.empty(0, np.float32)] * 2
+        self._last_step: Step | None = None
+        self.report: str | None = None
+        """The measurement where "auto" chose the method ("powersgd:4: 267 ms -> 35 ms (also tried: ...)")."""
+
+    @at_once
+    def allreduce(self, x: Any, key: str, op: str = "avg", lr: float | None = None) -> Any:
+        """Average (or op "sum": add) all ranks' x in place, as far as the method sends it.  Returns x.
+
+        `x`: a float32 NumPy array, or a torch tensor on the CPU, contiguous; of one shape in all calls with one `key`.
+        `lr`: the learning rate that x will be multiplied by; if it changes, what is owed is rescaled, so that it counts
+        as much as when it was left (at a rate of 0, and after one, it stays as it is).  None: the rate is that of the
+        call before.  A NaN or an infinity anywhere makes the whole result NaN on all ranks, and nothing is kept of the
+        call: a training step that is skipped for it changes nothing, if all its calls are in one `step`.  Cost: that of
+        the method, and some passes over x in NumPy.  Memory: what is owed, and as much again by a codec or in a `step`.
+        """
+        self.allreduce_all([x], [key], op, lr)
+        return x
+
+    @at_once
+    def allreduce_all(
+        self, xs: Bucket | Sequence[Any], keys: Sequence[str] = (), op: str = "avg",
+        lr: Rate | Sequence[Rate] | Array = None,
+    ) -> None:  # fmt: skip
+        """`allreduce` of several, each with its key, in as few calls as the method can: those of a bucket of gradients.
+
+        `xs`: a `Bucket`, which has the keys and is not copied, or arrays.  All ranks give the same ones together.
+        `lr`: one for all, or that of each.  A NaN makes that vector NaN, and what the method joins with it; in a `step`
+        all.
+        """
+        _check(op)
+        bucket = xs if isinstance(xs, Bucket) else None
+        if bucket is not None:
+            xs, keys = bucket.parts, bucket.keys
+        if len(keys) != len(xs) or len({_text(key) for key in keys}) < len(keys):
+            raise ArgumentError(f"{len(xs)} vectors need {len(xs)} different keys; got {reprlib.repr(keys)}")
+        several: list[Any] = [lr] * len(xs) if np.ndim(lr) == 0 else list(lr)  # type: ignore[arg-type]
+        rates = [None if one is None else float(one) for one in several]
+        if len(rates) != len(xs):
+            raise ArgumentError(f"{len(xs)} vectors need one lr, or {len(xs)}; got {len(rates)}")
+        if not xs:
+            return
+        began, arrays = time.perf_counter(), [_array(x) for x in xs]
+        entries = [self._entry(key, array.shape) for key, array in zip(keys, arrays, strict=True)]
+        factors = [self._factor(*each) for each in zip(entries, rates, strict=True)]
+        if bucket is None:
+            bucket = Bucket(arrays[0].reshape(-1), arrays) if len(arrays) == 1 else self._scratch(1, entries)
+        average = self._feed if self.method.feeds else self._send
+        lefts, squares, averages = average(Bucket(bucket.flat, bucket.parts, keys), arrays, entries, factors)
+        share = (time.perf_counter() - began) / len(averages)
+        for array, result in zip(arrays, bucket.parts, strict=True):
+            if result is not array:
+                array[...] = result
+        for entry, left, square, array, one, rate in zip(entries, lefts, squares, arrays, averages, rates, strict=True):
+            self._settle(entry, left, square, array, one, rate, share)
+            if op == "sum":
+                array *= np.float32(self.comm.size)
+
+    def _send(
+        self, results: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[np.float32]
+    ) -> tuple[list[Array], list[float], list[Averaged]]:
+        """Average by a method that is given what is to be sent.  What is left, the squares of that, and the costs."""
+        vectors = self._scratch(0, entries)
+        squares = [
+            self._owing(*each) for each in zip(arrays, entries, factors, vectors.parts, strict=True)
+        ]
+        kepts = [self.method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
+        seeds = [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(results.keys, entries, strict=True)]
+        return vectors.parts, squares, self.method.average_all(self.comm, vectors, results, kepts, seeds)
+
+    def _feed(
+        self, bucket: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[np.float32]
+    ) -> tuple[list[Array], list[float], list[Averaged]]:
+        """The same by one whose call adds what is owed, and leaves what will be."""
+        squares = [self._owing(*each) for each in zip(arrays, entries, factors, strict=True)]
+        for part, array in zip(bucket.parts, arrays, strict=True):
+            if part is not array:
+                part[...] = array
+        owed, left = self._residuals.of(bucket.keys, entries)
+        before: Array | None = owed.flat
+        if not self.feedback:
+            before = None
+        elif any(factor != 1 for factor in factors):
+            for part, factor, scaled in zip(owed.parts, factors, left.parts, strict=True):
+                np.multiply(part, factor, out=scaled)
+            before = left.flat
+        return left.parts, squares, self.method.feed(self.comm, bucket, before, left.flat)
+
+    @at_once
+    def reduce_scatter(self, x: Any, key: str, out: Any, op: str = "avg", lr: float | None = None) -> Any:
+        """Average row r of all ranks' x, which has a row for each rank, into `out` of rank r.  Returns out.
+
+        As `allreduce`, and with the same state; x keeps its values.  For codecs of blocks: each row is encoded once.
+        """
+        _check(op)
+        began, array, result = time.perf_counter(), _array(x), _array(out)
+        if array.shape != (self.comm.size, *result.shape):
+            wanted = (self.comm.size, *result.shape)
+            raise ArgumentError(f"out has shape {result.shape}, so x must have {wanted}; got {array.shape}")
+        entry = self._entry(key, array.shape, sharded=True)
+        vector = self._scratch(0, [entry]).parts[0]
+        square = self._owing(array, entry, self._factor(entry, lr), vector)
+        averaged = self.method.scatter(self.comm, vector, result)
+        self._settle(entry, vector, square, result, averaged, lr, time.perf_counter() - began)
+        if op == "sum":
+            result *= np.float32(self.comm.size)
+        return out
+
+    @at_once
+    def allgather(self, x: Any, key: str, out: Any) -> Any:
+        """Gather all ranks' x, the rows of `out`, by what changed since the last call with this key.  Returns out.
+
+        For what changes little from call to call, as parameters do; the first call sends everything.  All ranks get the
+        same bits, and what a call does not send, the next one does.  Each rank keeps what all have: as much as `out`.
+        For codecs of blocks.
+
+        Source: Jia et al., "SDP4Bit: Toward 4-bit Communication Quantization in Sharded Data Parallelism for LLM
+        Training", NeurIPS 2024.
+        """
+        began, array, result = time.perf_counter(), _array(x), _array(out)
+        if result.shape != (self.comm.size, *array.shape):
+            wanted = (self.comm.size, *array.shape)
+            raise ArgumentError(f"x has shape {array.shape}, so out must have {wanted}; got {result.shape}")
+        if np.may_share_memory(array, result):  # x may be its row of out, as elsewhere
+            array = array.copy()
+        entry = self._entry(key, array.shape, (0,), sharded=True)
+        averaged = self.method.gather(self.comm, array, result, entry.kept)
+        entry.steps += 1
+        finite = math.isfinite(squared(result))  # the same on all ranks
+        entry.kept = averaged.kept if finite else {}
+        seconds = entry.stats.seconds + time.perf_counter() - began
+        error = float(np.linalg.norm(array - result[self.comm.rank]) / (np.linalg.norm(array) or 1.0))
+        entry.stats = Stats(entry.stats.calls + 1, array.nbytes, averaged.nbytes, seconds, error)
+        return out
+
+    def _settle(
+        self, entry: Entry, left: Array, square: float, result: Array, averaged: Averaged, lr: Rate, seconds: float
+    ) -> None:
+        """Keep what a call leaves, or give it to the step; nothing, and a result of NaN, if that is not finite."""
+        entry.steps += 1
+        finite = math.isfinite(squared(result)) if averaged.finite is None else averaged.finite
+        if not finite:
+            result[...] = np.nan
+        owed, left_square = (left, 0.0) if self.feedback else (None, squared(left))
+        outcome = Outcome(entry, result, finite, averaged.kept, lr, square, owed, left_square)
+        if self._step:
+            self._step.add(outcome)
+        elif finite:
+            outcome.settle()
+        calls, seconds = entry.stats.calls + 1, entry.stats.seconds + seconds
+        entry.stats = Stats(calls, left.nbytes, averaged.nbytes, seconds, entry.stats.error)
+
+    def _factor(self, entry: Entry, lr: Rate) -> np.float32:
+        """By which what is owed is multiplied in a call at this rate."""
+        return np.float32(self.decay * (entry.lr / lr if lr and entry.lr else 1.0))
+
+    def _owing(self, array: Array, entry: Entry, factor: np.float32, vector: Array | None = None) -> float:
+        """The square of the length of what is to be sent: `array`, and what is owed.  `vector` becomes that."""
+        new, owed = array.reshape(-1), entry.residual.reshape(-1)
+        whole, square = None if vector is None else vector.reshape(-1), 0.0
+        room = np.empty(min(CHUNK, new.size), np.float32)
+        for one in chunks(new.size):
+            part = room[: one.stop - one.start] if whole is None else whole[one]
+            if not self.feedback:
+                part[...] = new[one]
+            elif factor == 1:
+                np.add(new[one], owed[one], out=part)
+            else:
+                np.multiply(owed[one], factor, out=part)
+                part += new[one]
+            square += squared(part)  # while it is near
+        if vector is not None and not math.isfinite(square):
+            vector[...] = np.nan  # a part might not be sent, and stay
+        return square
+
+    @property
+    def _step(self) -> Step | None:
+        """The one that is open."""
+        return self._last_step if self._last_step and not self._last_step.over else None
+
+    def _scratch(self, which: int, entries: Sequence[Entry]) -> Bucket:
+        """Memory for a vector of each entry, one after the other."""
+        count = sum(entry.residual.size for entry in entries)
+        if self._memory[which].size < count:
+            self._memory[which] = np.empty(count, np.float32)
+        return Bucket.of(self._memory[which], [entry.shape for entry in entries])
+
+    def step(self) -> Step:
+        """Begin a step of training, whose calls count together: `with c.step(): ...`, or until `end()` of what returns.
+
+        If one of the calls' results is not finite all of them become NaN at the end, on all ranks, and what is owed to
+        every key is as before: a step that is skipped for a NaN in one gradient loses nothing of the others.  A step
+        has one call with a key; `allgather` is no part of it.  Memory: once more what is owed.
+
+        >>> import hocket, numpy as np
+        >>> from hocket.compression import Compressor
+        >>> def skipped(comm):
+        ...     c, a, b = Compressor(comm, "topk:0.5"), np.array([3, 1], np.float32), np.array([np.nan, 1], np.float32)
+        ...     with c.step():
+        ...         c.allreduce(a, "a"), c.allreduce(b, "b")
+        ...     return a.tolist(), c.allreduce(np.zeros(2, np.float32), "a").tolist()
+        >>> hocket.local_world(2).run(skipped)[0]
+        ([nan, nan], [0.0, 0.0])
+        """
+        if self._step:
+            raise ArgumentError("a step of this Compressor is open: end it before the next begins")
+        self._last_step = Step()
+        return self._last_step
+
+    def stats(self, key: str) -> Stats:
+        """The statistics of the calls with this key."""
+        if key not in self._entries:
+            raise ArgumentError(f"no call has used the key {key!r}; {choices(key, self._entries)}")
+        entry = self._entries[key]
+        if entry.square is None:
+            return entry.stats
+        left = squared(entry.residual) if self.feedback else entry.left_square
+        return dataclasses.replace(entry.stats, error=math.sqrt(left / (entry.square or 1.0)))
+
+    def forget(self, key: str) -> None:
+        """Drop what is kept for this key, and what is owed with it: its next vector may have another shape.
+
+        All ranks do it between the same calls.
+        """
+        self._entries.pop(_text(key), None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that this rank must keep to go on as if nothing had happened: arrays and numbers, for any
+        checkpoint."""
+        entries = {key: entry.saved() for key, entry in self._entries.items()}
+        return {"method": self.method.name, "size": self.comm.size, "entries": entries}
+
+    def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Go on from `state_dict()`: this rank's; or those of all ranks, in their order.
+
+        A job of another size wants those of all.  What the ranks owe to the average stays the same; what is owed to
+        `reduce_scatter`, whose rows then are others, is dropped, and `allgather` begins anew.
+        """
+        states: list[dict[str, Any]] = list(state) if isinstance(state, (list, tuple)) else [state]  # type: ignore[list-item]
+        if not states or any(not isinstance(one, dict) or not one.keys() >= STATE for one in states):
+            raise ArgumentError(f"{reprlib.repr(state)} is not a state: give what state_dict() returned, or all ranks'")
+        saved = {(one["method"], one["size"]) for one in states}
+        if len(saved) != 1:
+            raise ArgumentError(f"the states are of different jobs: {sorted(saved)}; give those that one job saved")
+        method, size = saved.pop()
+        if method != self.method.name:
+            raise ArgumentError(f"the state is of {method!r}, this is {self.method.name!r}")
+        if len(states) == 1 and size == self.comm.size:
+            self._entries = {key: loaded([one]) for key, one in states[0]["entries"].items()}
+            return
+        if len(states) != size:
+            raise ArgumentError(
+                f"got {len(states)} states of a job of {size} ranks: give those of all ranks, in rank order"
+            )
+        if any(one["entries"].keys() != states[0]["entries"].keys() for one in states):
+            raise ArgumentError("the states have different keys: give those that all ranks saved in the same step")
+        entries = states[0]["entries"]
+        stay = [key for key in entries if size == self.comm.size or not entries[key]["sharded"]]
+        self._entries = {key: self._redealt([one["entries"][key] for one in states]) for key in stay}
+
+    def _redealt(self, saved: Sequence[dict[str, Any]]) -> Entry:
+        """This rank takes over from ranks rank, rank + size, ...  An average divides by another number now."""
+        rank, size = self.comm.rank, self.comm.size
+        if size == len(saved):
+            return loaded([saved[rank]])
+        entry = loaded(saved[rank::size] or saved[:1], size / len(saved) if rank < len(saved) else 0.0)
+        entry.kept = self.method.redealt([one["kept"] for one in saved], entry.residual.size, rank, size)
+        return entry
+
+    def _entry(
+        self, key: str, shape: tuple[int, ...], owed: tuple[int, ...] | None = None, sharded: bool = False
+    ) -> Entry:
+        entry = self._entries.get(_text(key))
+        if entry is None:
+            residual = np.zeros(shape if owed is None else owed, np.float32)
+            entry = self._entries[key] = Entry(shape, residual, sharded=sharded)
+        if entry.sharded != sharded:
+            raise ArgumentError(f"key {key!r} was used for another kind of call: use another key here")
+        if entry.shape != shape:
+            raise ArgumentError(f"key {key!r} was used for shape {entry.shape}, got {shape}: use another key here")
+        if self._step and entry in self._step:
+            raise ArgumentError(f"key {key!r} was used twice in this step: use each key once")
+        return entry
+
+
+def _text(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ArgumentError(f"key={reprlib.repr(key)} must be a string, the name of a vector: allreduce(x, key)")
+    return key
+
+
+def _check(op: str) -> None:
+    if op not in ("avg", "sum"):
+        raise ArgumentError(f"a compressed sum takes op 'avg' or 'sum', not {op!r}")
+
+
+def _array(x: Any) -> Array:
+    """The caller's memory as an array."""
+    if isinstance(x, np.ndarray):
+        array = x
+    elif hasattr(x, "detach") and x.device.type == "cpu":
+        if str(x.dtype) != "torch.float32" or str(x.layout) != "torch.strided":  # some of them NumPy does not know
+            got = f"{x.dtype}{tuple(x.shape)}, {x.layout}"
+            raise ArgumentError(f"a Compressor takes contiguous, writable float32 arrays, got {got}")
+        array = x.detach().numpy()
+    else:
+        got = f"one on {x.device}" if hasattr(x, "detach") else type(x).__name__
+        raise ArgumentError(f"a Compressor takes NumPy arrays and torch tensors on the CPU, got {got}")
+    if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
+        got = f"{array.dtype}{array.shape}"
+        raise ArgumentError(f"a Compressor takes contiguous, writable float32 arrays, got {got}")
+    return array

@@ -1,0 +1,104 @@
+"""Two thin matrices instead of a wide one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hocket.compression.bucket import Bucket
+from hocket.compression.method import CHUNK, Array, Averaged, Kept, Together, checked_half, chunks, joined
+from hocket.errors import ArgumentError
+
+
+class PowerSGD(Together):
+    """One step of a power iteration, from where the last call ended: 8r(a + b)(p-1)/p bytes per rank for a x b.
+
+    Exact where the average has no more than this rank.  Arrays of one dimension, and those that two thin matrices would
+    not make smaller, are averaged as they are.  Every rank multiplies for itself, so the same bits on all ranks want
+    one linear algebra library and one kind of CPU.
+
+    `codec`, "bf16" or "fp16": what the thin matrices are sent as, half as many bytes; what the rounding loses is owed.
+    (A number above 65504 is too much for fp16, and makes the result NaN.)
+
+    Source: Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS
+    2019.
+    """
+
+    def __init__(self, rank: int, codec: str | None = None) -> None:
+        if rank < 1:
+            raise ArgumentError(f"PowerSGD needs a rank of at least 1, got {rank!r}")
+        self.rank, self.codec = rank, checked_half(codec, "PowerSGD's matrices")
+
+    @property
+    def name(self) -> str:
+        return joined("powersgd", self.rank, self.codec)
+
+    def average_all(
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+    ) -> list[Averaged]:
+        """Two calls for all: one of what is averaged as it is and of the first thin matrices, one of the second.
+
+        With a codec three: what is averaged as it is stays float32, as nothing of its rounding would be owed.
+        """
+        matrices = [self._matrix(vector) for vector in vectors.parts]
+        qs = [self._start(*each) for each in zip(matrices, kepts, seeds, strict=True)]
+        first = [m if q is None else m @ q for m, q in zip(matrices, qs, strict=True)]
+        ps = _averaged(comm, first, [None if q is None else self.codec for q in qs])
+        ps = [p if q is None else _orthonormal(p) for p, q in zip(ps, qs, strict=True)]
+        back = [m[:0] if q is None else m.T @ p for m, p, q in zip(matrices, ps, qs, strict=True)]
+        averaged = _averaged(comm, back, [self.codec] * len(back))
+        averages, width = [], 2 if self.codec else 4
+        for matrix, result, p, q in zip(matrices, results.parts, ps, averaged, strict=True):
+            if not q.size:
+                result[...], matrix[...] = p.reshape(result.shape), 0
+                averages.append(Averaged({}, matrix.nbytes))
+                continue
+            into, down = self._matrix(result), np.ascontiguousarray(q.T)
+            for rows in chunks(len(matrix), max(1, CHUNK // matrix.shape[1])):
+                np.matmul(p[rows], down, out=into[rows])
+                matrix[rows] -= into[rows]
+            # Columns of q that became zero are reset: they would stay zero for ever.
+            lost = ~np.abs(q).any(0)
+            kept = {"q": np.where(lost, np.eye(*q.shape, dtype=np.float32), q)}
+            finite = bool(np.isfinite(p).all() and np.isfinite(q).all())
+            averages.append(Averaged(kept, (p.size + q.size) * width, finite))
+        return averages
+
+    def _matrix(self, vector: Array) -> Array:
+        rows = vector.shape[0] if vector.ndim > 1 else 1
+        return vector.reshape(rows, -1) if vector.size else vector.reshape(rows, 0)
+
+    def _start(self, matrix: Array, kept: Kept, seed: int) -> Array | None:
+        """Where the power iteration goes on; None: two thin matrices would not be smaller."""
+        rows, columns = matrix.shape
+        if self.rank * (rows + columns) >= matrix.size:
+            return None
+        if "q" in kept:
+            return kept["q"]
+        return np.random.Generator(np.random.Philox(seed)).standard_normal((columns, self.rank), np.float32)
+
+    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
+        return kepts[0]
+
+
+def _averaged(comm: Any, arrays: Sequence[Array], codecs: Sequence[str | None]) -> list[Array]:
+    """The average of each, in one call for each codec."""
+    averages = list(arrays)
+    for codec in sorted(set(codecs), key=str):
+        which = [i for i, own in enumerate(codecs) if own == codec]
+        whole = np.concatenate([arrays[i].reshape(-1) for i in which])
+        if whole.size:
+            comm.allreduce(whole, "avg", codec=codec)
+        parts = Bucket.of(whole, [arrays[i].shape for i in which]).parts
+        for i, part in zip(which, parts, strict=True):
+            averages[i] = part
+    return averages
+
+
+def _orthonormal(p: Array) -> Array:
+    """Its columns made so; of one that is not finite, the same on all ranks, a NaN."""
+    if not np.isfinite(p).all():
+        return np.full_like(p, np.nan)
+    return np.ascontiguousarray(np.linalg.qr(p)[0])

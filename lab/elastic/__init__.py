@@ -1,0 +1,1 @@
+"""The cost of a renewal, a newcomer and steady change of members."""

@@ -1,0 +1,114 @@
+"""A sum over two hosts: rings that know no hosts, a hierarchical allreduce, and the axes of a mesh.
+
+    python -m hocket.lab.large.hierarchy [--rate 100mbit] [--bytes 4M] [--ranks 4] [--rounds 5]       as root
+
+So many ranks on each of two hosts (network namespaces) with a slow cable between them.  A ring whose ranks are in the
+order of hosts crosses the cable twice, one whose neighbours are on different hosts in every step.  Law, bytes that a
+host puts on the cable, for p ranks on each: (2 - 1/p) n, p (2 - 1/p) n, and n for the last two.
+
+The ranks are this file again, with the argument `rank`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import hocket
+from hocket.collectives.choice.cases import parse_size
+from hocket.conformance.jobs.ranks import found_on, main_or_rank
+from hocket.errors import ArgumentError
+from hocket.lab.overlap.shaped import heading
+from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
+from hocket.training import Mesh
+
+MODULE = "hocket.lab.large.hierarchy"
+PATIENCE = 500.0
+ROWS = ("ring, in the order of hosts", "ring, hosts interleaved", "hierarchical", "mesh, an axis inside hosts")
+WANTED = {"hierarchical": (1.6, 6.0), "mesh, an axis inside hosts": (1.6, 6.0)}
+"""Wanted: so many times as fast as the two rings."""
+
+
+def law(what: str, each: int) -> float:
+    """Bytes of a host, in n."""
+    ring = 2 - 1 / each
+    return {ROWS[0]: ring, ROWS[1]: each * ring}.get(what, 1.0)
+
+
+def rank(nbytes: str, rounds: str) -> None:
+    """Measure, with the others; rank 0 prints a line of JSON for each finding."""
+    with hocket.init() as comm:
+        each = comm.local_size
+        turned: Any = comm.split(0, comm.local_rank * 2 + comm.host)
+        mesh = Mesh(comm, {"data": 2, "tensor": each})
+        x = np.ones(int(nbytes) // 4, np.float32)
+
+        def by_axes() -> None:
+            part = mesh["tensor"].reduce_scatter(x)
+            mesh["tensor"].allgather(mesh["data"].allreduce(part), out=x)
+
+        ways: dict[str, Callable[[], object]] = {
+            ROWS[0]: lambda: comm.allreduce(x, algorithm="ring"),
+            ROWS[1]: lambda: turned.allreduce(x, algorithm="ring"),
+            ROWS[2]: lambda: comm.allreduce(x, algorithm="hierarchical"),
+            ROWS[3]: by_axes,
+        }
+        for what, call in ways.items():
+            row = _measured(comm, x, call, int(rounds))
+            if comm.rank == 0:
+                print(json.dumps({"what": what, "law": law(what, each), **row}), flush=True)
+
+
+def _measured(comm: Any, x: Any, call: Callable[[], object], rounds: int) -> dict[str, float]:
+    call()
+    seconds, nbytes = [], []
+    for _ in range(rounds):
+        x[...] = 1
+        comm.barrier()
+        before = sent()
+        comm.barrier()
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+        comm.barrier()
+        nbytes.append(sent() - before)
+        assert (x == comm.size).all()
+    slowest = float(comm.allreduce(median(seconds), "max"))
+    return {"seconds": slowest, "bytes": median(nbytes) / x.nbytes}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=str(__doc__).split("\n")[0])
+    parser.add_argument("--rate", default="100mbit", help="of the cable, in tc's words (100mbit)")
+    parser.add_argument("--bytes", type=parse_size, default=4 << 20, help="of the vector (4M)")
+    parser.add_argument("--ranks", type=int, default=4, help="on each host (4)")
+    parser.add_argument("--rounds", type=int, default=5, help="(5)")
+    options = parser.parse_args(argv)
+    if why := refusal(options.rate):
+        raise ArgumentError(why)
+    heading([
+        "allreduce", "bytes of a host, in n", "law", "ms", "times as fast as the ordered ring",
+        "as the interleaved one", "wanted",
+    ])  # fmt: skip
+    remove_stale()
+    with hosts(options.rate) as names:
+        words = [sys.executable, "-m", MODULE, "rank", str(options.bytes), str(options.rounds)]
+        rows = found_on(names, options.ranks, words, "hierarchy", PATIENCE)
+    for row in rows:
+        faster = [other["seconds"] / row["seconds"] for other in rows[:2]]
+        wanted = ", ".join(f">= {each:g}" for each in WANTED.get(row["what"], ()))
+        print(
+            f"| {row['what']} | {row['bytes']:.3f} | {row['law']:.3f} | {row['seconds'] * 1e3:.1f} | {faster[0]:.2f} "
+            f"| {faster[1]:.2f} | {wanted} |", flush=True)  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    main_or_rank(main, rank)

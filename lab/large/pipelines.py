@@ -1,0 +1,141 @@
+"""The idle time of a pipeline's ranks, and how much they keep, beside the law.
+
+    python -m hocket.lab.large.pipelines [--ranks 4] [--micro 1,4,8,32] [--pass 20]
+
+A pass sleeps, as 2 cores cannot compute for 4 ranks, and then does a small layer, whose gradients are compared with
+those of one rank, bit for bit.  Idle is what is left of the slowest rank's step without its own passes, as it has
+measured them, in the median of some steps.  Law: (K-1)/(M V + K-1), with V stages on each of K ranks.
+
+The ranks are this file again, with the argument `rank`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import hocket
+from hocket.conformance.jobs.ranks import findings, main_or_rank
+from hocket.lab.overlap.shaped import heading
+from hocket.training import Pipeline
+from hocket.training.large.stage import Chain
+
+MODULE = "hocket.lab.large.pipelines"
+PATIENCE, WIDTH, CHUNKS, STEPS = 300.0, 16, 2, 5
+WAYS = {"gpipe": 1, "1f1b": 1, "pipedream": 1, "interleaved": CHUNKS}
+"""Schedules, and stages on each rank."""
+Array = np.ndarray[Any, Any]
+
+
+class Layer:
+    """tanh(x w), after so many seconds; it counts them."""
+
+    def __init__(self, number: int, seconds: float = 0.0) -> None:
+        self.w = np.random.default_rng(number).normal(size=(WIDTH, WIDTH))
+        self.parameters, self.gradient = {"w": self.w}, np.zeros_like(self.w)
+        self.seconds, self.took = seconds, 0.0
+
+    @contextlib.contextmanager
+    def _pass(self) -> Iterator[None]:
+        began = time.perf_counter()
+        time.sleep(self.seconds)
+        yield
+        self.took += time.perf_counter() - began
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        with self._pass():
+            y = np.tanh(x @ self.w)
+        return y, (x, y)
+
+    def backward(self, dy: Array, kept: Any) -> Array:
+        x, y = kept
+        with self._pass():
+            dz = dy * (1 - y * y)
+            self.gradient += x.T @ dz
+            return dz @ self.w.T  # type: ignore[no-any-return]
+
+
+def loss(y: Array, micro: int) -> tuple[float, Array]:
+    return float((y * y).sum() / 2), y
+
+
+def alone(stages: int, batch: Array, micro: int) -> list[Array]:
+    """The gradients of one rank."""
+    layers = [Layer(number) for number in range(stages)]
+    whole = Chain(layers)
+    for x in np.split(batch, micro):
+        y, kept = whole.forward(x)
+        whole.backward(y, kept)
+    return [layer.gradient for layer in layers]
+
+
+def rank(micros: str, milliseconds: str) -> None:
+    """Measure, with the others; rank 0 prints a line of JSON for each finding."""
+    with hocket.init() as comm:
+        for way, chunks in WAYS.items():
+            for micro in map(int, micros.split(",")):
+                if way == "interleaved" and micro % comm.size:
+                    continue
+                row = _measured(comm, way, chunks, micro, float(milliseconds) / 1e3)
+                if comm.rank == 0:
+                    print(json.dumps({"way": way, "micro": micro, **row}), flush=True)
+
+
+def _measured(comm: Any, way: str, chunks: int, micro: int, seconds: float) -> dict[str, Any]:
+    batch = np.random.default_rng(5).normal(size=(2 * micro, WIDTH))
+    layers = [Layer(chunk * comm.size + comm.rank, seconds / chunks) for chunk in range(chunks)]
+    pipe = Pipeline(
+        layers if chunks > 1 else layers[0], comm, np.empty((2, WIDTH)), micro=micro, schedule=way,
+        update=(lambda: None) if way == "pipedream" else None,
+    )  # fmt: skip
+    idle = []
+    for _ in range(STEPS):
+        for layer in layers:
+            layer.took = 0.0
+            layer.gradient[...] = 0
+        comm.barrier()
+        began = time.perf_counter()
+        pipe.step(batch if pipe.first else None, loss)
+        took, own = time.perf_counter() - began, sum(layer.took for layer in layers)
+        longest = comm.allreduce(np.array([took, own]), "max")
+        idle.append(1 - float(longest[1] / longest[0]))
+    wanted = alone(chunks * comm.size, batch, micro)
+    same = all((layer.gradient == wanted[i * comm.size + comm.rank]).all() for i, layer in enumerate(layers))
+    return {
+        "idle": median(idle), "law": (comm.size - 1) / (micro * chunks + comm.size - 1), "ranks": comm.size,
+        "kept": comm.allreduce(pipe.most, "max"), "same": bool(comm.allreduce(int(same), "min")),
+    }  # fmt: skip
+
+
+def run(ranks: int, micros: str, milliseconds: float) -> list[dict[str, Any]]:
+    words = [sys.executable, "-m", "hocket", "run", "-n", str(ranks), "--no-prefix", "--"]
+    words += [sys.executable, "-m", MODULE, "rank", micros, str(milliseconds)]
+    return findings([(words, {**os.environ, "OMP_NUM_THREADS": "1"})], "pipelines", PATIENCE)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=str(__doc__).split("\n")[0])
+    parser.add_argument("--ranks", type=int, default=4, help="stages, of one on each (4)")
+    parser.add_argument("--micro", default="1,4,8,32", help="micro-batches, one after the other (1,4,8,32)")
+    parser.add_argument("--pass", dest="each", type=float, default=20, help="milliseconds of a pass (20)")
+    options = parser.parse_args(argv)
+    heading(["schedule", "ranks", "micro-batches", "idle", "law", "off by", "passes kept at once", "gradients"])
+    for row in run(options.ranks, options.micro, options.each):
+        print(
+            f"| {row['way']} | {row['ranks']} | {row['micro']} | {row['idle']:.3f} | {row['law']:.3f} "
+            f"| {row['idle'] / row['law'] - 1:+.1%} | {row['kept']} | {'equal' if row['same'] else 'DIFFER'} |",
+            flush=True)  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    main_or_rank(main, rank)

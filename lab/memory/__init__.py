@@ -1,0 +1,1 @@
+"""The effect of this machine's memory on copies, without a transport."""

@@ -1,0 +1,1 @@
+"""Horovod, perftest and pyverbs under the stopwatch."""

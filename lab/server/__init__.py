@@ -1,0 +1,1 @@
+"""The cost of a parameter server: one program for each table of docs/server.md."""
