@@ -50,6 +50,7 @@ EXTENSIONS = [
     "collectives.gpu.stream_ops",
     "collectives.gpu.meeting",
     "collectives.plans.plan",
+    "collectives.layouts.copies",
     "collectives.recording.recorder",
     "collectives.waiting.lead",
     "collectives.waiting.news",
@@ -86,8 +87,9 @@ EXTENSIONS = [
 QUICK = {
     "collectives.communicator.collectives", "collectives.communicator.point_to_point", "collectives.engine.drive",
     "collectives.engine.engine", "collectives.engine.instructions", "collectives.engine.matching",
-    "collectives.engine.short_messages", "collectives.engine.shortcut", "collectives.waiting.progress",
-    "collectives.waiting.queued", "kernels.cpu.reduce", "kernels.digest", "torch.calls.quick",
+    "collectives.engine.short_messages", "collectives.engine.shortcut", "collectives.layouts.copies",
+    "collectives.waiting.progress", "collectives.waiting.queued", "kernels.cpu.reduce", "kernels.digest",
+    "torch.calls.quick",
     "transports.cuda_ipc.channels", "transports.loopback", "transports.mpi.channel", "transports.pinned.channels",
     "transports.shm.channels", "transports.tcp.stream", "transports.tcp.tls_channels", "transports.verbs.channels",
 }  # fmt: skip

@@ -73,6 +73,7 @@ EXCEPTIONS = {
     "lab/outer/characters.py": "torch",
     "lab/outer/peers/ways.py": "torch",
     "lab/large/beside_torch.py": "torch",
+    "lab/large/layouts.py": "torch",
     "lab/overlap/training.py": "torch",
     "lab/rivals/horovod.py": "horovod",
     "lab/frameworks/jax_calls.py": "jax",  # the benchmarks of them

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy
 
 from hocket.collectives.layouts.boxes import Box, contiguous, count, cut, inside
+from hocket.collectives.layouts.copies import copy
 from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move
 from hocket.collectives.layouts.held import Words, converted, word_of
-from hocket.collectives.layouts.pulls import ROW, Pull, Reach, Rows, row_of, rows
+from hocket.collectives.layouts.lines import Table, steps, table
+from hocket.collectives.layouts.pulls import ROW, STEP, Pull, Reach, Rows, row_of, rows
 from hocket.collectives.waiting.several import wait_any
 from hocket.collectives.waiting.work import Work
 from hocket.kernels.digest import digest
@@ -42,12 +44,15 @@ class Kinds(NamedTuple):
     want: DType
 
 
-class Message(NamedTuple):
+class Message:
     """Parts of arrays that travel together, or one that travels `straight`, from memory to memory."""
 
-    moves: tuple[Move, ...]
-    nbytes: int
-    straight: bool
+    __slots__ = ("moves", "nbytes", "straight", "table")
+
+    def __init__(self, moves: tuple[Move, ...], nbytes: int, straight: bool) -> None:
+        self.moves, self.nbytes, self.straight = moves, nbytes, straight
+        self.table: Table | None = None
+        """Its parts in this rank's arrays, made at its first use: a block is their other end, from address 0 on."""
 
 
 def block_of(room: int, size: int) -> int:
@@ -95,6 +100,9 @@ class Stage(NamedTuple):
     meet: bool
     """Do any ranks pull?  Then all meet before and behind it."""
     own: Sequence[Move]
+    """Those that are converted."""
+    copies: Sequence[Table]
+    """The others, in steps."""
     pulls: Sequence[Pull]
     gets: dict[int, list[Message]]
     gives: dict[int, list[Message]]
@@ -123,8 +131,12 @@ class Arrays:
         """The elements of a move where they are, converted if they are to be."""
         held = (self.made if move.when == HAND_ON else self.held)[move.array][move.source.place]
         part = held[inside(move.box, move.source.box)]
+        return converted(part, *self.kinds[move.array]) if self.converts(move) else part
+
+    def converts(self, move: Move) -> bool:
+        """Do its elements become another dtype?"""
         have, want = self.kinds[move.array]
-        return part if have == want or move.when == HAND_ON else converted(part, have, want)
+        return have != want and move.when == FETCH
 
     def into(self, move: Move) -> Words:
         """Where they go."""
@@ -142,6 +154,33 @@ class Arrays:
     def copy(self, move: Move) -> None:
         """A move from one of these arrays to another."""
         self.into(move)[...] = self.part(move)
+
+    def pack(self, message: Message, block: Words) -> None:
+        """Put its parts into a block."""
+        if any(map(self.converts, message.moves)):
+            for move, piece in self._pieces(message, block):
+                piece[...] = self.part(move)
+            return
+        if message.table is None:
+            message.table = table([(self.part(move), piece) for move, piece in self._pieces(message, block)])
+            message.table[:, 1] -= block.ctypes.data
+        copy(message.table, 0, block.ctypes.data)
+
+    def unpack(self, message: Message, block: Words) -> None:
+        """Take its parts out of a block."""
+        if message.table is None:
+            message.table = table([(piece, self.into(move)) for move, piece in self._pieces(message, block)])
+            message.table[:, 0] -= block.ctypes.data
+        copy(message.table, block.ctypes.data, 0)
+
+    def _pieces(self, message: Message, block: Words) -> Iterator[tuple[Move, Words]]:
+        """The parts of a message that goes through a block."""
+        at = 0
+        for move in message.moves:
+            word = word_of(self.kinds[move.array].want)
+            nbytes = count(move.box) * word.itemsize
+            yield move, block[at : at + nbytes].view(word).reshape(tuple(map(len, move.box)))
+            at += nbytes
 
     def memory(self, nbytes: int) -> Words:
         """A block of memory that is free."""
@@ -194,7 +233,10 @@ class Mover:
         in_turn = sorted(pulled.items(), key=lambda each: (each[0] - me) % self.comm.size)
         pulls = [Pull(peer, pids[peer], some) for peer, some in in_turn]
         gotten = self._by_peer(gets, lambda m: m.source.rank)
-        return Stage(meet, own, pulls, gotten, self._by_peer(gives, lambda m: m.target.rank))
+        converts = [move for move in own if self.arrays.converts(move)]
+        plain = [(self.arrays.part(move), self.arrays.into(move)) for move in own if not self.arrays.converts(move)]
+        given = self._by_peer(gives, lambda m: m.target.rank)
+        return Stage(meet, converts, list(steps(plain, STEP)), pulls, gotten, given)
 
     def _pulled(self, move: Move) -> tuple[tuple[int, Box], tuple[int, Box]] | None:
         """The addresses and boxes of a move that is pulled, as all ranks know it; None: it is not."""
@@ -242,6 +284,7 @@ class Mover:
         """The copies that this rank makes itself, in steps."""
         for pull in stage.pulls:
             yield from (partial(pull.run, number) for number in range(len(pull.calls)))
+        yield from (partial(copy, table) for table in stage.copies)
         yield from (partial(self.arrays.copy, move) for move in stage.own)
 
 
@@ -280,8 +323,7 @@ class Way:
             if seal is not None and self.damaged is not None and digest(data) != seal[0]:
                 self.damaged += [Damaged(move.array, move.box, self.peer) for move in message.moves]
             if block is not None:
-                for move, piece in self._pieces(message, data):
-                    self.arrays.into(move)[...] = piece
+                self.arrays.unpack(message, data)
         if block is not None:
             self.arrays.give_back(block)
         self._fill()
@@ -300,8 +342,7 @@ class Way:
             block = self.arrays.memory(message.nbytes)
             data = block[: message.nbytes]
             if not self.comes:
-                for move, piece in self._pieces(message, data):
-                    piece[...] = self.arrays.part(move)
+                self.arrays.pack(message, data)
         seal = None
         if self.damaged is not None:
             seal = numpy.array([0 if self.comes else digest(data)], numpy.uint64)
@@ -310,15 +351,6 @@ class Way:
             call(each, self.peer, async_op=True, timeout=self.timeout) for each in (data, seal) if each is not None
         ]
         return _Flight(message, data, block, seal, works)
-
-    def _pieces(self, message: Message, data: Words) -> Iterator[tuple[Move, Words]]:
-        """The parts of a message that goes through a block."""
-        at = 0
-        for move in message.moves:
-            word = word_of(self.arrays.kinds[move.array].want)
-            nbytes = count(move.box) * word.itemsize
-            yield move, data[at : at + nbytes].view(word).reshape(tuple(map(len, move.box)))
-            at += nbytes
 
 
 def drain(ways: Sequence[Way]) -> None:

@@ -1,0 +1,3 @@
+from typing import Any
+
+def copy(table: Any, of: int = 0, to: int = 0) -> None: ...

@@ -1,0 +1,238 @@
+"""Arrays that move from one layout to another: hocket beside what people do instead.
+
+    python -m hocket.lab.large.layouts [--mb 120]                 four ranks of this host
+    python -m hocket.lab.large.layouts --rate 1gbit [--mb 48]     as root: two hosts of two ranks, and a cable
+
+hocket: a plan that was prepared, run again.  gather: each rank broadcasts what it holds to all, and each takes its
+slices.  DTensor: its `redistribute`, on hocket and on Gloo, where it can do the case.  files: torch's DCP saves to and
+loads from /dev/shm.  memcpy: the bytes that arrive at the rank that gets most, copied by all ranks at once.  All take
+turns in the same processes; medians of the slowest rank.  Between hosts the bytes on the cable are the kernel's, beside
+the least that can be: what is wanted and not held, once for each host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from hocket import Layout
+from hocket.collectives.layouts.boxes import count
+from hocket.collectives.layouts.deal import deal
+from hocket.conformance.jobs.ranks import found_here, found_on, main_or_rank
+from hocket.errors import ArgumentError
+from hocket.lab.overlap.shaped import heading
+from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
+
+MODULE = "hocket.lab.large.layouts"
+PATIENCE, ROUNDS, RANKS = 600.0, 7, 4
+Way = Callable[[], object]
+ROWS = {
+    "4 -> 2": "ranks 0 and 1 get halves of what all four hold quarters of",
+    "2 -> 4": "the other way round",
+    "4 -> 3": "uneven",
+    "tensor -> ZeRO": "columns become pieces of a flat vector",
+    "ZeRO -> tensor": "the other way round",
+    "1,000 arrays": "rows become columns; 4 KiB to 1 MiB each",
+}
+
+
+def cases(mb: float) -> dict[str, tuple[dict[str, Layout], dict[str, Layout]]]:
+    """The layouts of each row of the table: float32, so many megabytes."""
+    rows = int(mb * 250_000 / 1024) // 12 * 12
+    shape = (rows, 1024)
+    cut, halves, thirds = (Layout.cut(shape, n) for n in (4, 2, 3))
+    columns, flat = Layout.cut(shape, 4, axis=1), Layout.flat(shape, 4)
+    lengths = [1024 << (i % 9) for i in range(1000)]
+    each = max(1, round(mb * 250_000 / sum(lengths) * 16)) / 16
+    sides = [max(4, int((n * each) ** 0.5) // 4 * 4) for n in lengths]
+    shapes = {f"w{i}": (n, n) for i, n in enumerate(sides)}
+    many = ({k: Layout.cut(s, 4) for k, s in shapes.items()}, {k: Layout.cut(s, 4, axis=1) for k, s in shapes.items()})
+    pairs = (cut, halves), (halves, cut), (cut, thirds), (columns, flat), (flat, columns)
+    return {**{name: ({"w": a}, {"w": b}) for name, (a, b) in zip(ROWS, pairs, strict=False)}, "1,000 arrays": many}
+
+
+def rank(mb: str) -> None:
+    """Measure, with the others; rank 0 prints a line of JSON for each case."""
+    import torch
+    import torch.distributed as dist
+
+    import hocket.torch
+
+    hocket.torch.register()
+    torch.set_num_threads(1)
+    meeting = f"file://{os.environ['PLACE']}/store" if "PLACE" in os.environ else "env://"
+    dist.init_process_group("hocket", init_method=meeting, rank=int(os.environ["RANK"]),
+                            world_size=int(os.environ["WORLD_SIZE"]))  # fmt: skip
+    gloo = dist.new_group(backend="gloo")
+    comm = hocket.init()
+    for name, (source, target) in cases(float(mb)).items():
+        found = measured(comm, gloo, name, source, target)
+        if comm.rank == 0:
+            print(json.dumps({"case": name, **found}), flush=True)
+    comm.barrier()
+    dist.destroy_process_group()
+
+
+def measured(
+    comm: Any, gloo: Any, name: str, source: dict[str, Layout], target: dict[str, Layout]
+) -> dict[str, Any]:
+    """Median seconds by way, what moves, and what crossed the cable."""
+    tree = {k: [np.ones(s, np.float32) for s in lay.shapes(comm.rank)] for k, lay in source.items()}
+    plan = comm.prepare_redistribute(tree, source, target)
+    pairs = [(k, source[k], target[k], 4) for k in sorted(source)]
+    moves = deal(pairs, [[*host] for host in comm.membership.hosts])
+    arriving = max(_bytes(m for m in moves if m.target.rank == r and m.source.rank != r) for r in range(comm.size))
+    a, b = np.ones(max(1, arriving // 4), np.float32), np.zeros(max(1, arriving // 4), np.float32)
+    ways: dict[str, Way] = {"hocket": plan, "memcpy": lambda: np.copyto(b, a)}
+    ways["gather"] = _gather(comm, tree, source, target)
+    ways.update(_of_dtensor(name, source, gloo))
+    if name != "1,000 arrays":
+        ways["files"] = _of_files(name, source, gloo)
+    seconds = _turns(comm, ways)
+    here = {r: i for i, host in enumerate(comm.membership.hosts) for r in host}
+    crossing = _bytes(m for m in moves if here[m.source.rank] != here[m.target.rank])
+    before = _cable(comm)
+    if before is not None:
+        plan()
+        comm.barrier()
+    return {
+        "seconds": seconds, "moves": _bytes(m for m in moves if m.source.rank != m.target.rank), "crossing": crossing,
+        "cable": None if before is None else _cable(comm) - before,
+    }  # fmt: skip
+
+
+def _bytes(moves: Any) -> int:
+    return sum(4 * count(move.box) for move in moves)
+
+
+def _cable(comm: Any) -> Any:
+    """Bytes that the hosts have put on the cable; None if there is none."""
+    if "CABLE" not in os.environ:
+        return None
+    comm.barrier()
+    mine = sent() if comm.local_rank == 0 else 0
+    return int(comm.allreduce(np.array([mine]))[0])
+
+
+def _turns(comm: Any, ways: dict[str, Way]) -> dict[str, float]:
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(ROUNDS + 1):  # the first warms up
+        names = [*ways][turn % len(ways) :] + [*ways][: turn % len(ways)]
+        for name in names:
+            comm.barrier()
+            began = time.perf_counter()
+            ways[name]()
+            took = time.perf_counter() - began
+            comm.barrier()
+            if turn:
+                found[name].append(float(comm.allreduce(np.array([took]), "max")[0]))
+    return {name: median(each) for name, each in found.items()}
+
+
+def _gather(comm: Any, tree: Any, source: dict[str, Layout], target: dict[str, Layout]) -> Way:
+    """Everybody gets everything, and slices."""
+    whole = {name: np.empty(layout.shape, np.float32) for name, layout in source.items()}
+
+    def call() -> None:
+        for name, layout in source.items():
+            for holder in range(comm.size):
+                for box, shape in zip(layout.of(holder), layout.shapes(holder), strict=True):
+                    place = tuple(slice(r.start, r.stop) for r in box)
+                    own = holder == comm.rank
+                    piece = tree[name][layout.of(holder).index(box)] if own else np.empty(shape, np.float32)
+                    whole[name][place] = comm.broadcast(piece, holder)
+            for part in target[name].parts(whole[name], comm.rank):
+                np.ascontiguousarray(part)
+
+    return call
+
+
+PLACEMENTS = {"2 -> 4": None, "4 -> 2": None, "4 -> 3": None, "tensor -> ZeRO": (1, 0), "ZeRO -> tensor": (0, 1)}
+"""The axes along which DTensor cuts before and after, where it can do the case, or one like it."""
+
+
+def _of_dtensor(name: str, source: dict[str, Layout], gloo: Any) -> dict[str, Way]:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    if not PLACEMENTS.get(name):
+        return {}
+    before, after = PLACEMENTS[name]  # type: ignore[misc]
+    shape = next(iter(source.values())).shape
+    ways: dict[str, Way] = {}
+    meshes = {"DTensor on hocket": DeviceMesh("cpu", range(RANKS))}
+    meshes["DTensor on Gloo"] = DeviceMesh.from_group(gloo, "cpu")
+    for called, mesh in meshes.items():
+        local = torch.ones([n // RANKS if axis == before else n for axis, n in enumerate(shape)])
+        made = DTensor.from_local(local, mesh, [Shard(before)])
+        ways[called] = lambda made=made, mesh=mesh: made.redistribute(mesh, [Shard(after)])  # type: ignore[misc]
+    return ways
+
+
+def _of_files(name: str, source: dict[str, Layout], gloo: Any) -> Way:
+    """DCP saves by one sharding and loads by another; between hosts /dev/shm stands for a shared folder."""
+    import torch
+    import torch.distributed.checkpoint.state_dict_loader as loader
+    import torch.distributed.checkpoint.state_dict_saver as saver
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    before, after = PLACEMENTS.get(name) or (0, 1)
+    shape, mesh = next(iter(source.values())).shape, DeviceMesh.from_group(gloo, "cpu")
+
+    def sharded(axis: int) -> Any:
+        local = torch.ones([n // RANKS if axis == a else n for a, n in enumerate(shape)])
+        return DTensor.from_local(local, mesh, [Shard(axis)])
+
+    saved, loaded = {"w": sharded(before)}, {"w": sharded(after)}
+    folder = f"/dev/shm/hocket-layouts-{os.environ.get('MEETS', os.getppid())}"
+
+    def call() -> None:
+        saver.save(saved, checkpoint_id=folder, process_group=gloo)
+        loader.load(loaded, checkpoint_id=folder, process_group=gloo)
+        if int(os.environ["RANK"]) == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return call
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--mb", type=float, default=120.0, help="megabytes of the model (120)")
+    parser.add_argument("--rate", help="of the cable between two hosts, in tc's words; else all are on this host")
+    options = parser.parse_args(argv)
+    words = [sys.executable, "-m", MODULE, "rank", str(options.mb)]
+    if options.rate is None:
+        found = found_here(words, RANKS, MODULE, PATIENCE, MEETS=str(os.getpid()))
+    else:
+        if why := refusal(options.rate):
+            raise ArgumentError(why)
+        remove_stale()
+        with hosts(options.rate) as names, tempfile.TemporaryDirectory() as place:
+            found = found_on(names, RANKS // 2, words, MODULE, PATIENCE, CABLE="1", PLACE=place, MEETS=str(os.getpid()))
+    others = ("memcpy", "gather", "DTensor on hocket", "DTensor on Gloo", "files")
+    heading(("case", "moves, MB", "cable, MB", "least, MB", "hocket, ms", *(f"x {other}" for other in others)))
+    for row in found:
+        own = row["seconds"]["hocket"]
+        ratios = [f"{own / row['seconds'][other]:.2f}" if other in row["seconds"] else "" for other in others]
+        cable = "" if row["cable"] is None else f"{row['cable'] / 1e6:.2f}"
+        print(f"| {row['case']} | {row['moves'] / 1e6:.1f} | {cable} | {row['crossing'] / 1e6:.2f} | {own * 1e3:.1f} "
+              f"| {' | '.join(ratios)} |", flush=True)  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    main_or_rank(main, rank)
