@@ -12,6 +12,7 @@ Importing torch makes the name known (the entry point `torch.backends`); where t
                      Lightning and Hugging Face's Trainer
     functions.py     collectives through which gradients flow: what models are made of
     elastic.py       the default group of a communicator, and of the next generation's
+    layouts.py       DTensors on another mesh
     check.py         do all ranks hold the same model?
     profiled.py      what torch's profiler saw, in hocket's traces
     torchft.py       a group that is made again while training goes on
@@ -30,18 +31,19 @@ from hocket.torch.register import register
 
 if TYPE_CHECKING:
     from hocket.torch.compressed.sharded import Checkpointed as Checkpointed
+    from hocket.torch.layouts import redistribute as redistribute
     from hocket.torch.training.optimizer import DistributedOptimizer as DistributedOptimizer
     from hocket.torch.training.served import ServedEmbedding as ServedEmbedding
 
 __all__ = [
     "Checkpointed", "DistributedOptimizer", "ServedEmbedding", "bf16_compress_hook", "check", "compress", "into_trace",
-    "is_loss", "monitored_barrier", "register", "renew", "use",
-    "with_arrays", "with_tensors",
+    "is_loss", "monitored_barrier", "redistribute", "register", "renew", "use", "with_arrays", "with_tensors",
 ]  # fmt: skip
 LATER = {
     "Checkpointed": "compressed.sharded",
     "DistributedOptimizer": "training.optimizer",
     "ServedEmbedding": "training.served",
+    "redistribute": "layouts",
 }
 """Names that few programs use, and their modules."""
 

@@ -42,6 +42,12 @@ def test_gradients_that_travel_meanwhile_train_as_one_rank_does() -> None:
     assert found[0] == found[1] and float(found[0][0][1]) < 0.25 * float(found[0][0][0])
 
 
+def test_generators_meet_newer_and_newer_weights() -> None:
+    """While four ranks train; the example looks itself that the last ones are good."""
+    found = re.findall(r"(\d+) versions; mean error [\d.]+, at the end 0\.[0-2]", run("refit", 6))
+    assert len(found) == 2 and all(1 < int(versions) <= 201 for versions in found)
+
+
 def test_a_pipeline_says_its_shares() -> None:
     assert len((EXAMPLES / "pipeline.py").read_text().splitlines()) < 90
     reading, computing, averaging = map(int, re.findall(r"(\d+)%", run("pipeline", 2)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing import assert_close
 
+import hocket.torch
 from torch_training.cases import case
 from torch_training.task import (
     adam,
@@ -41,6 +43,31 @@ def dtensor() -> None:
     assert_close(rows.mean(0).full_tensor(), a.mean(0))
     parts = DTensor.from_local(torch.full((4,), rank() + 1.0), mesh, [Partial("max")])
     assert parts.full_tensor().tolist() == [size()] * 4
+
+
+@case(4)
+def another_mesh() -> None:
+    """A state dict of two axes becomes one of two ranks, uneven too, and goes back with more ranks; others help."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    grid, pair = init_device_mesh("cpu", (2, 2)), DeviceMesh("cpu", [1, 3])
+    full_ = {"w": torch.randn(7, 6), "b": torch.randn(5).to(torch.bfloat16), "n": torch.arange(3)}
+    placed = {"w": [Shard(0), Shard(1)], "b": [Replicate(), Shard(0)]}
+    state = {name: distribute_tensor(full_[name], grid, placements) for name, placements in placed.items()}
+    state["n"] = full_["n"]
+    moved = hocket.torch.redistribute(state, pair, {"w": [Shard(1)]})
+    assert sorted(moved) == (["b", "n", "w"] if rank() in (1, 3) else [])
+    if moved:
+        at = (1, 3).index(rank())
+        assert torch.equal(moved["w"].to_local(), full_["w"].chunk(2, 1)[at]) and moved["w"].placements == (Shard(1),)
+        assert torch.equal(moved["b"].to_local(), full_["b"].chunk(2)[at]) and moved["b"].dtype == torch.bfloat16
+        assert torch.equal(moved["n"], full_["n"]) and moved["w"].shape == (7, 6)
+    back = hocket.torch.redistribute(moved, init_device_mesh("cpu", (4,)))
+    for name in placed:
+        assert isinstance(back[name], DTensor) and torch.equal(back[name].full_tensor(), full_[name])
+    with pytest.raises(hocket.ArgumentError, match="2 placements, and the mesh 1 axes"):
+        hocket.torch.redistribute(state, pair, [Shard(0), Shard(1)])
 
 
 @case(2)
