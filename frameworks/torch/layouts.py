@@ -23,9 +23,9 @@ def redistribute(
     `placements`: Shard and Replicate for each axis of `mesh`, the same for all tensors, or by name; None: those that
     each tensor has, if its mesh has as many axes, else Shard(0) along the first axis.  Plain tensors are taken from the
     lowest rank that has them, and come to every rank of `mesh` as they are.  A rank that is in no mesh of the state
-    gives {}, and one that is not in `mesh` gets {}.  Nothing is gathered: each element goes from one rank that holds it to those
-    that want it (`Communicator.redistribute`).  All ranks of `group` call it: of the backend "hocket"; None: torch's
-    default group, or `hocket.init()`'s ranks where there is none.  Raises ArgumentError on all ranks.
+    gives {}, and one that is not in `mesh` gets {}.  Nothing is gathered: each element goes from one rank that holds it
+    to those that want it (`Communicator.redistribute`).  All ranks of `group` call it: of the backend "hocket"; None:
+    torch's default group, or `hocket.init()`'s ranks where there is none.  Raises ArgumentError on all ranks.
     """
     of = group if group is not None else dist.group.WORLD if dist.is_initialized() else None
     comm = hocket.init() if of is None else comm_of(of)
