@@ -24,9 +24,9 @@ from hocket.bench.harness.worker import Subject
 from hocket.bench.rivals import launchers
 from hocket.bench.rivals.ours import Ours
 from hocket.collectives.choice import declared
-from hocket.collectives.choice.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.collectives.choice.setting import algorithms
 from hocket.collectives.job.place import launched
+from hocket.collectives.measuring.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.conformance.oracle import UFUNCS
 from hocket.errors import ArgumentError, Error
 from hocket.kernels.dtypes import by_name

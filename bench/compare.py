@@ -26,7 +26,7 @@ from hocket.bench.harness.targets import TARGETS, Target
 from hocket.bench.harness.team import Half, Started, Team
 from hocket.bench.harness.worker import Order
 from hocket.bench.rivals import launchers
-from hocket.collectives.choice.cases import case
+from hocket.collectives.measuring.cases import case
 from hocket.errors import Error
 from hocket.system.cores import usable_cores
 

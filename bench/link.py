@@ -32,7 +32,7 @@ import numpy as np
 
 import hocket
 from hocket.collectives.calls.encodings import AUTO, BY_NAME, wire_format
-from hocket.collectives.choice.cases import numpy_dtype
+from hocket.collectives.measuring.cases import numpy_dtype
 from hocket.compression import Compressor
 from hocket.compression.choice.names import PLAIN, WITH_ARGUMENT, resolved
 from hocket.conformance.jobs.ranks import found_here, found_on

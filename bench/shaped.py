@@ -25,7 +25,7 @@ import numpy as np
 import hocket
 from hocket.algorithms import Link, Topology, get, hierarchical, simulate
 from hocket.bench.rivals.ours import timed
-from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.measuring.cases import parse_size
 from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
 from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent

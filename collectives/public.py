@@ -1,12 +1,17 @@
 """The public names of `hocket`, nothing else."""
 
 from hocket.algorithms.drawing.draw import show
-from hocket.collectives.arrays.memory import empty, zeros
 from hocket.collectives.arrays.streams import on_stream
 from hocket.collectives.calls.ops import expression, premul_sum
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.communicator.messenger import PROC_NULL
-from hocket.collectives.default import (
+from hocket.collectives.elastic.pairs import connect, listen
+from hocket.collectives.grid import Grid, grid_shape
+from hocket.collectives.layouts.layout import Layout
+from hocket.collectives.memory import empty, zeros
+from hocket.collectives.publishing.fetching import Reader, fetch
+from hocket.collectives.publishing.publishing import publish
+from hocket.collectives.start.default import (
     allgather,
     allgather_object,
     allgatherv,
@@ -56,13 +61,8 @@ from hocket.collectives.default import (
     trace,
     tune,
 )
-from hocket.collectives.elastic.pairs import connect, listen
-from hocket.collectives.grid import Grid, grid_shape
-from hocket.collectives.job.init import from_mpi, init
-from hocket.collectives.job.local_world import local_world
-from hocket.collectives.layouts.fetching import Reader, fetch
-from hocket.collectives.layouts.layout import Layout
-from hocket.collectives.layouts.publishing import publish
+from hocket.collectives.start.init import from_mpi, init
+from hocket.collectives.start.local_world import local_world
 from hocket.collectives.waiting.grouping import group
 from hocket.collectives.waiting.selector import Selector
 from hocket.collectives.waiting.several import test_any, wait_all, wait_any

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.collectives.job.local_world import in_threads
+from hocket.collectives.start.local_world import in_threads
 from hocket.conformance.jobs.ranks import main_or_rank, on_this_machine, started
 from hocket.training import Scheduler
 

@@ -21,8 +21,9 @@ FLOORS = [
     ["algorithms", "transports", "kernels"], ["control"], ["system"],
 ]  # fmt: skip
 ROWS = [
-    ["elastic", "job", "communicator", "layouts", "choice"], ["calls", "gpu", "delegates", "failures"],
-    ["arrays", "plans", "engine", "waiting", "recording"],
+    ["publishing", "start", "elastic", "communicator"], ["gpu", "quick", "layouts", "measuring", "failures"],
+    ["members", "job", "waiting", "engine"],
+    ["choice", "delegates", "calls"], ["base", "recording", "arrays", "plans"],
 ]  # fmt: skip
 """The rooms of the hub."""
 DOOR = ("codecs", "extending", "hosting", "recording")

@@ -21,7 +21,7 @@ import numpy
 
 import hocket
 from hocket.bench.harness.table import micro
-from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.measuring.cases import parse_size
 
 CALLS, ROUNDS = 1000, 30
 

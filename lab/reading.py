@@ -17,9 +17,9 @@ from statistics import median
 
 import hocket
 from hocket.arguments import human
-from hocket.collectives.choice.cases import arrays, call_of, case, parse_size
-from hocket.collectives.choice.timing import slowest, turn
 from hocket.collectives.choice.tuning import Reads
+from hocket.collectives.measuring.cases import arrays, call_of, case, parse_size
+from hocket.collectives.measuring.timing import slowest, turn
 
 BEGIN, END = 32 << 10, 16 << 20
 """Bytes of a message; each further one has twice as many."""

@@ -18,7 +18,7 @@ import sys
 import pytest
 
 import hocket
-from hocket.collectives.job.config import VARIABLES
+from hocket.collectives.base.config import VARIABLES
 from support import jobs
 from support.cases import each
 
@@ -250,7 +250,7 @@ def test_the_picture_of_the_floors_is_the_codes() -> None:
     floors = runpy.run_path(str(ROOT / "docs" / "floors.py"))
     assert (ROOT / "docs" / "floors.svg").read_text() == floors["picture"]()
     assert ("collectives", "transports") in floors["between_folders"](floors["edges"]())
-    assert floors["way"]()[:1] == ["collectives/communicator"]
+    assert floors["way"]()[:2] == ["collectives/start", "collectives/communicator"]
 
 
 def test_the_picture_has_every_room_of_the_hub() -> None:

@@ -15,7 +15,7 @@ import pytest
 import hocket
 from hocket import hosting
 from hocket.collectives.job import place, start
-from hocket.collectives.job.init import config
+from hocket.collectives.start.init import config
 from hocket.control.handshake import AuthError
 from hocket.control.store import NOTE
 from hocket.errors import ArgumentError, MismatchError, PeerLostError, TimeoutError

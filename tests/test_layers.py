@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,16 @@ EXCEPTIONS = {
     "lab/frameworks/lightgbm_training.py": "lightgbm",
     "lab/frameworks/ray_groups.py": "ray",
 }
+ROOMS = (
+    "plans", "arrays", "recording", "base", "calls", "delegates", "choice", "engine", "waiting", "job", "members",
+    "failures", "measuring", "layouts", "quick", "gpu", "communicator", "elastic", "start", "publishing",
+)  # fmt: skip
+"""The rooms of collectives/, each on those before it; on all of them its own modules."""
+UPWARDS = {
+    "collectives/elastic/pairs.py": "start",  # `connect` begins as `init` does: in a function
+    "collectives/waiting/selector.pyi": "communicator",  # a stub, with the types that users see
+}
+"""Files that import from a room above their own, and that room."""
 FORBIDDEN = {
     "algorithms": ("numpy", "torch"),  # they never see a byte
     "kernels": ("torch",),
@@ -156,8 +167,22 @@ def wrong(folder: str, path: Path) -> list[str]:
     return found
 
 
+def room_of(words: Sequence[str]) -> str:
+    """The room of a module of the hub; "" for those of no room."""
+    return words[0] if words and words[0] in ROOMS else ""
+
+
+def upwards(path: Path) -> list[str]:
+    """The imports of a file of the hub that lead to a room above its own."""
+    place = path.relative_to(ROOT)
+    order = [*ROOMS, ""]
+    here = order.index(room_of(place.parts[1:]))
+    rooms = [room_of(name.split(".")[2:]) for name in imported(path) if name.startswith("hocket.collectives.")]
+    return [each for each in rooms if order.index(each) > here and each != UPWARDS.get(str(place))]
+
+
 def reaches(path: Path) -> list[str]:
-    """Where this file reads what only the hub reads: `comm.runner.share`, `hocket.collectives.default`."""
+    """Where this file reads what only the hub reads: `comm.runner.share`, `hocket.collectives.start.default`."""
     if path.suffix != ".py":
         code = re.sub(r"#.*|^\s*(from|c?import)\b.*", "", path.read_text(), flags=re.M)
         found = re.findall(rf"[\w\])]\.({'|'.join(HIDDEN)})\b", code)
@@ -171,6 +196,32 @@ def reaches(path: Path) -> list[str]:
 def test_a_file_knows_only_what_lies_below() -> None:
     offences = {str(path.relative_to(ROOT)): found for folder, path in FILES if (found := wrong(folder, path))}
     assert not offences, "these files import what their floors do not allow"
+
+
+def test_the_rooms_of_the_hub_stand_on_each_other() -> None:
+    hub = [path for folder, path in FILES if folder == "collectives"]
+    assert {path.parent.name for path in hub if path.parent.parent.name == "collectives"} == set(ROOMS)
+    assert not {str(path.relative_to(ROOT)): found for path in hub if (found := upwards(path))}
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("collectives/engine/queue.py", "from hocket.collectives.communicator.runner import Runner\n"),
+        ("collectives/job/world.py", "if 1:\n    from hocket.collectives.elastic.elastic import Elastic\n"),
+        ("collectives/waiting/work.py", "def late():\n    from hocket.collectives.start import default\n"),
+        ("collectives/plans/plan.pyx", "from hocket.collectives.quick.shortcut cimport Shortcut\n"),
+        ("collectives/start/default.py", "from hocket.collectives.grid import Grid\n"),
+    ],
+)
+def test_an_import_from_a_room_above_is_noticed(
+    file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / file
+    copy.parent.mkdir(parents=True)
+    copy.write_text((ROOT / file).read_text() + line)
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert len(upwards(copy)) == 1
 
 
 def test_what_stands_on_the_hub_comes_through_the_door() -> None:
@@ -205,7 +256,7 @@ def test_every_room_is_seen() -> None:
         ("training/__init__.py", "from hocket.observe import clocks\n"),
         ("frameworks/ray/store.py", "from hocket import dtypes\n"),
         ("frameworks/ray/store.py", "from hocket.collectives.job import place\n"),
-        ("frameworks/jax/handler.pyx", "from hocket.collectives.engine.shortcut cimport Shortcut\n"),
+        ("frameworks/jax/handler.pyx", "from hocket.collectives.quick.shortcut cimport Shortcut\n"),
         ("frameworks/dask/launch.py", "import hocket.torch\n"),
     ],
 )
@@ -230,7 +281,7 @@ def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeyp
         ("compressors/dense.py", "comm.messenger.share_among"),
         ("compressors/dense.py", "comm.planner.plan"),
         ("compressors/dense.py", "work._queued.status"),
-        ("frameworks/ray/launch.py", "hocket.collectives.default"),
+        ("frameworks/ray/launch.py", "hocket.collectives.start.default"),
         ("frameworks/jax/handler.pyx", "x = comm.shortcut  # the table"),
         ("frameworks/torch/calls/quick.pyx", "x = self.comm.runner"),
     ],

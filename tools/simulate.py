@@ -22,10 +22,10 @@ from hocket.algorithms.prediction.topology import DEFAULTS, FORMS, OPTIONS, UNIT
 from hocket.arguments import human
 from hocket.bench.harness.table import micro
 from hocket.collectives.choice import declared
-from hocket.collectives.choice.cases import COLLECTIVES, parse_size
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.layout import Layout
 from hocket.collectives.choice.tuning import Tuning
+from hocket.collectives.measuring.cases import COLLECTIVES, parse_size
 from hocket.errors import ArgumentError, Error
 from hocket.transports.base import Traits
 from hocket.transports.shm.transport import RINGS

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hocket.algorithms import Topology, get, hierarchical, names, simulate, topology
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.prediction.topology import IN_A_SECOND, PREFIX
-from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.measuring.cases import parse_size
 from hocket.errors import ArgumentError, Error
 from hocket.kernels.codecs import CODECS
 from hocket.transports.base import Traits

@@ -18,12 +18,13 @@ from collections.abc import Sequence
 import hocket
 from hocket.arguments import human
 from hocket.bench.harness.table import micro
-from hocket.collectives.choice import busy, cache, measure
-from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.choice import cache
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.layout import candidates
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.job.place import is_first, launched
+from hocket.collectives.measuring import busy, measure
+from hocket.collectives.measuring.cases import parse_size
 from hocket.errors import ArgumentError, Error
 from hocket.system.parent import die_with
 from hocket.tools.run_options import MOST_RANKS

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from hocket.collectives.choice.cases import Case, numpy_dtype
+from hocket.collectives.measuring.cases import Case, numpy_dtype
 from hocket.conformance import oracle
 from hocket.conformance.oracle import Piece
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from hocket.bench.harness.table import Row
 from hocket.bench.harness.team import Team
-from hocket.collectives.choice.cases import Case
+from hocket.collectives.measuring.cases import Case
 from hocket.errors import Error
 
 MOST = 20000  # calls in a block

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hocket.collectives.choice.cases import Case
+from hocket.collectives.measuring.cases import Case
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy
 
 from hocket.bench.harness import check
-from hocket.collectives.choice.cases import Case, numpy_dtype
+from hocket.collectives.measuring.cases import Case, numpy_dtype
 
 Order = dict[str, Any]
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from hocket.bench.harness.worker import Ordinary
 from hocket.bench.rivals.tensors import as_tensor
-from hocket.collectives.choice.cases import Case
+from hocket.collectives.measuring.cases import Case
 from hocket.errors import ArgumentError
 
 OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}

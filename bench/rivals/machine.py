@@ -17,7 +17,7 @@ import numpy
 
 from hocket.bench.harness import limits
 from hocket.bench.harness.worker import Ordinary
-from hocket.collectives.choice.cases import Case
+from hocket.collectives.measuring.cases import Case
 from hocket.errors import ArgumentError
 from hocket.transports.tcp.transport import tuned
 

@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hocket.bench.harness.worker import Ordinary
-from hocket.collectives.choice.cases import Case
+from hocket.collectives.measuring.cases import Case
 from hocket.errors import ArgumentError
 
 OPS = {

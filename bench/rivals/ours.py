@@ -11,7 +11,7 @@ import numpy
 
 import hocket
 from hocket.bench.rivals.tensors import as_tensor
-from hocket.collectives.choice.cases import Case, call_of, numpy_dtype
+from hocket.collectives.measuring.cases import Case, call_of, numpy_dtype
 
 
 class Ours:

@@ -23,7 +23,7 @@ BY_NAME: dict[str, DType | Codec] = {
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 AUTO = "auto"
-"""float32, or the codec that pays (choice/worth.py)."""
+"""float32, or the codec that pays (measuring/worth.py)."""
 OPS = ("", "sum", "avg")
 NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
 """Floats of a range that sums of a few ranks leave; bfloat16 has that of float32."""

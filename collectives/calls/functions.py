@@ -21,7 +21,7 @@ from hocket.collectives.arrays.borrowed import current
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.arrays.staging import to_gpu, to_host
 from hocket.collectives.arrays.streams import current_stream
-from hocket.collectives.engine.shortcut import group_opened
+from hocket.collectives.base.groups import opened
 from hocket.errors import ArgumentError
 
 Function = Callable[[Any, Any], Any]
@@ -33,11 +33,11 @@ _thread = threading.local()
 def inside() -> Iterator[None]:
     """Inside the block, a user's function runs in this thread, and its engine takes no other call."""
     _thread.inside = True
-    group_opened(1)  # so that calls take the general way, which checks this
+    opened(1)  # so that calls take the general way, which checks this
     try:
         yield
     finally:
-        group_opened(-1)
+        opened(-1)
         _thread.inside = False
 
 

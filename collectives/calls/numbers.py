@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 
+from hocket.collectives.base.groups import refuse_in_group
 from hocket.collectives.calls.ask import Ask
 from hocket.errors import ArgumentError
 
@@ -25,8 +26,6 @@ TOGETHER = ("allgather", "gather")
 
 def carry_out(call: Callable[[Any, Any, Ask], Any], x: Any, out: Any, ask: Ask) -> Any:
     """`call(x, out, ask)` of the number x."""
-    from hocket.collectives.waiting.grouping import refuse_in_group  # which needs the engine's, which needs this
-
     collective = ask.collective
     if collective not in AGAIN + TOGETHER:
         raise ArgumentError(f"{collective} distributes rows, but x={x!r} is a number: pass an array of rows")

@@ -8,8 +8,8 @@ import platform
 import tempfile
 import zlib
 
+from hocket.collectives.base.config import Config
 from hocket.collectives.choice.tuning import Tuning
-from hocket.collectives.job.config import Config
 from hocket.errors import ArgumentError
 from hocket.system.cores import processor, usable_cores
 

@@ -1,1 +1,1 @@
-"""Users hold these: the `Communicator`, its members, its calls, its end."""
+"""Users hold these: the `Communicator`, its calls, its planner, its end."""

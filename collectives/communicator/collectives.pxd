@@ -1,6 +1,6 @@
 """The collectives of a communicator."""
 
-from hocket.collectives.engine.shortcut cimport ShortWay
+from hocket.collectives.quick.shortcut cimport ShortWay
 
 
 cdef class Collectives(ShortWay):

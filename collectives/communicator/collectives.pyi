@@ -3,7 +3,7 @@ from typing import Any
 
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.calls.ops import Op
-from hocket.collectives.engine.shortcut import ShortWay
+from hocket.collectives.quick.shortcut import ShortWay
 from hocket.kernels.codecs import Codec
 
 class Collectives(ShortWay):

@@ -12,11 +12,11 @@ from typing import Any
 from cpython.ref cimport PyObject
 
 from hocket.collectives.calls.ask cimport Ask, asking
-from hocket.collectives.engine.shortcut cimport ShortWay
+from hocket.collectives.quick.shortcut cimport ShortWay
 
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.calls.ops import Op
-from hocket.collectives.engine.shortcut import NOTHING
+from hocket.collectives.quick.shortcut import NOTHING
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 

@@ -55,6 +55,7 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.arguments import choices, texts, whole, wholes
 from hocket.arguments import seconds as valid_seconds
 from hocket.collectives.arrays.buffers import describe
+from hocket.collectives.base.groups import at_once
 from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.numbers import KINDS
 from hocket.collectives.calls.ops import Op
@@ -64,20 +65,19 @@ from hocket.collectives.communicator.ending import Ending
 from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.extending import Extending
 from hocket.collectives.communicator.lanes import Laned
-from hocket.collectives.communicator.members import Groups, Members
 from hocket.collectives.communicator.messenger import Message, Messenger
 from hocket.collectives.communicator.observing import Observing
+from hocket.collectives.communicator.planner import Planner
 from hocket.collectives.communicator.point_to_point import PointToPoint
 from hocket.collectives.communicator.renewing import Renewing
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.communicator.stats import Stat, stats
-from hocket.collectives.engine.prepared import Prepared, PreparedCollective, PreparedMessage
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
 from hocket.collectives.layouts.redistributing import Redistributing
-from hocket.collectives.plans.planner import Planner
-from hocket.collectives.waiting.grouping import at_once
+from hocket.collectives.members.members import Groups, Members
+from hocket.collectives.quick.prepared import Prepared, PreparedCollective, PreparedMessage
 from hocket.errors import ArgumentError
 
 PARTS = frozenset({
@@ -107,7 +107,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
         planner = Planner(self.membership, self.reporter)
         self.runner = Runner(self.membership, self.reporter, planner)
         self.messenger = Messenger(self.membership, self.reporter, planner, self.runner)
-        self.ending = Ending(self.membership, self.reporter, planner)
+        self.ending = Ending(self.membership, self.reporter, planner, self.gpus)
         self._set_shortcut(self.runner.shortcut)
         self._set_messages(self.messenger.short)
         self._serial = 0
@@ -300,7 +300,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
         why.  Raises ArgumentError (x is not on a GPU).  NCCL's ncclCommRegister.
         """
         self.reporter.usable()
-        self.gpus.register(self.membership, describe(x))
+        self.gpus.register(describe(x))
 
     # --- about it
 
@@ -338,7 +338,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
     @property
     def gpus(self) -> Gpus:
         """The members' GPUs, as far as they are known."""
-        return self.membership.gpus
+        return self.runner.gpus
 
     @property
     def host(self) -> int:
@@ -379,7 +379,7 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
         >>> [(p.collective, p.nbytes) for p in tuned.points]
         [('allreduce', 8), ('allreduce', 4096)]
         """
-        from hocket.collectives.choice import measure  # measuring is not needed before it is asked for
+        from hocket.collectives.measuring import measure  # measuring is not needed before it is asked for
 
         names = [] if collectives is None else texts(collectives, "collectives")
         lengths = [] if sizes is None else wholes(sizes, "sizes")

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.arguments import seconds
+from hocket.collectives.base import wording
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.shapes import resolve_call
-from hocket.collectives.communicator.members import Members
+from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
-from hocket.collectives.engine.shortcut import NOTHING
-from hocket.collectives.failures import wording
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.failures.states import Leaving, Left, Over, Stopped
-from hocket.collectives.plans.planner import NO_OP, Planner
+from hocket.collectives.gpu.gpus import Gpus
+from hocket.collectives.members.members import Members
+from hocket.collectives.quick.shortcut import NOTHING
 from hocket.collectives.waiting.queued import Queued, oldest, unended, unreceived
 from hocket.control.protocol.messages import Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
@@ -37,8 +38,8 @@ OTHERS_END = 0.25
 class Ending:
     """The ways to leave one communicator."""
 
-    def __init__(self, members: Members, reporter: Reporter, planner: Planner) -> None:
-        self.members, self.reporter, self.planner = members, reporter, planner
+    def __init__(self, members: Members, reporter: Reporter, planner: Planner, gpus: Gpus) -> None:
+        self.members, self.reporter, self.planner, self.gpus = members, reporter, planner, gpus
         self.name, self.world = members.name, members.world
 
     def close(self, timeout: float, log_as: str | None) -> None:
@@ -85,7 +86,7 @@ class Ending:
         """Free what its queues and GPUs hold."""
         for queue in list(self.members.queues.values()):
             queue.close()
-        self.members.gpus.close()
+        self.gpus.close()
 
     def drop(self, interpreter_ends: Callable[[], bool] = sys.is_finalizing) -> None:
         """The communicator was dropped without being closed: leave the job, in the background.

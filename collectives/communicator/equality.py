@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hocket.collectives.arrays.buffers import describe
-from hocket.collectives.engine.packing import leaves_of
+from hocket.collectives.quick.packing import leaves_of
 from hocket.kernels.digest import digest
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hocket.collectives.choice.setting import asked
 from hocket.collectives.choice.tuning import Reads
 from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.delegates.mpi import NO_JOB
-from hocket.collectives.job.ways import ways
+from hocket.collectives.members.ways import ways
 from hocket.errors import ArgumentError
 from hocket.system import tls
 

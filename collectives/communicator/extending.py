@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hocket.collectives.base.config import Config
+from hocket.collectives.base.groups import at_once
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.communicator.ending import Ending
-from hocket.collectives.communicator.members import Members
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.failures.reporting import Reporter
-from hocket.collectives.job.config import Config
 from hocket.collectives.job.world import World
-from hocket.collectives.waiting.grouping import at_once
+from hocket.collectives.members.members import Members
 
 
 class Extending:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from hocket.arguments import whole
-from hocket.collectives.communicator.members import Members
+from hocket.collectives.base.groups import at_once
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.job.world import World
-from hocket.collectives.waiting.grouping import at_once
+from hocket.collectives.members.members import Members
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -14,21 +14,21 @@ import numpy
 
 from hocket.arguments import whole
 from hocket.collectives.arrays.buffers import Buffer, describe, overlap
+from hocket.collectives.base.callsite import caller_site
+from hocket.collectives.base.groups import open_group
 from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.shapes import writable
-from hocket.collectives.communicator.members import Members
+from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import InHost, Queue
-from hocket.collectives.engine.short_messages import ShortMessages
-from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.failures.reporting import Reporter
+from hocket.collectives.members.members import Members
 from hocket.collectives.plans.instr import IN, OUT, About, Instr
 from hocket.collectives.plans.plan import Plan
-from hocket.collectives.plans.planner import NO_OP, Planner
-from hocket.collectives.waiting.grouping import open_group
+from hocket.collectives.quick.short_messages import ShortMessages
 from hocket.collectives.waiting.queued import Queued
 from hocket.collectives.waiting.work import Work
 from hocket.errors import ArgumentError
@@ -156,7 +156,7 @@ class Messenger:
     def _shorten(
         self, x: Any, dest: int | None, out: Any, source: int | None, plan: Plan, model: Buffer, ask: Ask
     ) -> None:
-        """Let the next such message take the short way (engine/short_messages.pyx), if it may."""
+        """Let the next such message take the short way (quick/short_messages.pyx), if it may."""
         if ask.timeout is None and ask.transport is None and not model.foreign:
             self.short.remember(x, dest, out, source, plan, _label(model, 0))
 

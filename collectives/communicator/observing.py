@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import reprlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from hocket.arguments import whole
@@ -81,6 +83,5 @@ class Observing:
         if recorder is None:
             raise ArgumentError("trace: nothing is recorded: HOCKET_RECORDER is 0, or this process is a fork of a rank")
         # What makes files of records stands on the hub, and is loaded when somebody asks for it.
-        from hocket.observe.session import trace
-
+        trace: Callable[..., AbstractContextManager[None]] = import_module("hocket.observe.session").trace
         return trace(cast("Communicator", self), os.fspath(path), recorder.trace, recorder.untrace)

@@ -1,7 +1,7 @@
 from typing import Any
 
 from hocket.collectives.communicator.collectives import Collectives
-from hocket.collectives.engine.short_messages import ShortMessages
+from hocket.collectives.quick.short_messages import ShortMessages
 
 class PointToPoint(Collectives):
     def _set_messages(self, messages: ShortMessages) -> None: ...

@@ -4,8 +4,8 @@
 from typing import Any
 
 from hocket.collectives.communicator.collectives cimport Collectives
-from hocket.collectives.engine.short_messages cimport RECEIVES, SENDS, ShortMessages
-from hocket.collectives.engine.shortcut cimport MISS
+from hocket.collectives.quick.short_messages cimport RECEIVES, SENDS, ShortMessages
+from hocket.collectives.quick.shortcut cimport MISS
 
 
 cdef class PointToPoint(Collectives):

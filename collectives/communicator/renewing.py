@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hocket.arguments import rank_in, seconds, whole, wholes
+from hocket.collectives.base.groups import at_once
+from hocket.collectives.job.outliving import Outliving
 from hocket.collectives.job.world import World
-from hocket.collectives.waiting.grouping import at_once
 from hocket.errors import ArgumentError, PeerLostError, TimeoutError
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
-    from hocket.collectives.elastic.elastic import Elastic
 
 
 def as_json(info: Any, what: str) -> Any:
@@ -80,7 +80,8 @@ class Renewing:
             raise ArgumentError(f"renew: without={left_out} names this rank, {self.rank}")
         info = as_json(info, "renew")
         limit, wanted = seconds(timeout, "timeout"), whole(least, "least")
-        return elastic.renew(cast("Communicator", self), info, bool(admit), left_out, wanted, limit)
+        made: Communicator = elastic.renew(self, info, bool(admit), left_out, wanted, limit)
+        return made
 
     @at_once
     def come(
@@ -144,7 +145,8 @@ class Renewing:
         For who watches a job, and does not keep it alive.
         """
         if self.world.elastic is not None and self.name == "world":
-            return self.world.elastic.latest
+            latest: Callable[[], Communicator | None] = self.world.elastic.latest
+            return latest
         return weakref.ref(cast("Communicator", self))
 
     @property
@@ -178,7 +180,7 @@ class Renewing:
         """
         self._of_elastic("when_changed").when_changed(call)
 
-    def _of_elastic(self, what: str) -> Elastic:
+    def _of_elastic(self, what: str) -> Outliving:
         if self.world.elastic is None:
             raise ArgumentError(f"{what}: this job is not elastic: hocket run --elastic, or hocket.init(elastic=True)")
         if self.name != "world":

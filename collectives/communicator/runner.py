@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 
 from hocket.algorithms.language.contract import reduces
+from hocket.collectives.base.groups import open_group, outside_group
 from hocket.collectives.calls import encodings, residuals
 from hocket.collectives.calls.ask import Ask, Lasting, checked
 from hocket.collectives.calls.call import Call
@@ -19,18 +20,18 @@ from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.ops import Resolved, resolve
 from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.choice.tuning import Tuning
-from hocket.collectives.choice.worth import Worth
 from hocket.collectives.communicator import trees
-from hocket.collectives.communicator.members import Members
+from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.engine.engine import CODES
-from hocket.collectives.engine.packing import Known
 from hocket.collectives.engine.queue import Queue
-from hocket.collectives.engine.shortcut import Shortcut
 from hocket.collectives.failures.reporting import Reporter
+from hocket.collectives.gpu.gpus import Gpus
+from hocket.collectives.measuring.worth import Worth
+from hocket.collectives.members.members import Members
 from hocket.collectives.plans.plan import Plan
-from hocket.collectives.plans.planner import NO_OP, Planner
-from hocket.collectives.waiting.grouping import open_group, outside_group
+from hocket.collectives.quick.packing import Known
+from hocket.collectives.quick.shortcut import Shortcut
 from hocket.collectives.waiting.queued import Queued
 from hocket.collectives.waiting.work import Work
 from hocket.errors import ArgumentError, TransportError
@@ -39,7 +40,7 @@ DONE, BUSY = CODES["done"], CODES["busy"]
 
 
 class Runner:
-    """The general way of every call; engine/shortcut.pyx has the short one."""
+    """The general way of every call; quick/shortcut.pyx has the short one."""
 
     def __init__(self, members: Members, reporter: Reporter, planner: Planner) -> None:
         self.members, self.reporter, self.planner = members, reporter, planner
@@ -47,7 +48,7 @@ class Runner:
         self._lists = Known()
         self._making: dict[tuple[str, str | None], threading.Lock] = {}
         """Threads may need a queue at once."""
-        self.worth = Worth(self)
+        self.worth, self.gpus = Worth(self), Gpus(members, reporter)
         self.shortcut = Shortcut(members.main.engine, members.timeout, self, self._lists)
 
     def general(self, x: Any, out: Any, ask: Ask) -> Any:
@@ -116,12 +117,12 @@ class Runner:
     def _queue_for(self, call: Call, how: Resolved, ask: Ask) -> Queue:
         """The queue of this call.  Calls that the members' GPUs cannot carry out are staged in host memory."""
         gpu, ours = call.gpu, ask.transport is None and ask.algorithm not in LIBRARIES
-        queue = self.members.gpus.queue(self, gpu, ask.timeout) if gpu >= 0 and ours else None
+        queue = self.gpus.queue(self.share, gpu, ask.timeout) if gpu >= 0 and ours else None
         # A function needs mapped memory: its library may refuse pinned host memory as an array of the GPU.
-        if queue is not None and (self.members.gpus.all_mapped or how.function is None):
+        if queue is not None and (self.gpus.all_mapped or how.function is None):
             return queue
         if how.expression is not None:
-            why = self.members.gpus.why_staged or "this call asks for another transport"
+            why = self.gpus.why_staged or "this call asks for another transport"
             why = "these arrays are in host memory" if gpu < 0 else why
             raise ArgumentError(f"an expression reduces on GPUs only, and {why}: pass a function as op")
         call.stage()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hocket.collectives.communicator.members import Members
+from hocket.collectives.members.members import Members
 
 
 class Stat(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Any
 
 from hocket.arguments import kind
 from hocket.collectives.arrays.buffers import describe
+from hocket.collectives.base.groups import open_group
 from hocket.collectives.calls.ask import Ask, Lasting
-from hocket.collectives.communicator.members import Members
-from hocket.collectives.engine.packing import Known, Packed
-from hocket.collectives.engine.shortcut import NOTHING
-from hocket.collectives.waiting.grouping import open_group
+from hocket.collectives.members.members import Members
+from hocket.collectives.quick.packing import Known, Packed
+from hocket.collectives.quick.shortcut import NOTHING
 from hocket.errors import ArgumentError
 
 COLLECTIVES = ("allreduce", "broadcast")

@@ -10,7 +10,6 @@ from typing import Any
 
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
-from hocket.collectives.job.world import World
 from hocket.collectives.plans.instr import offsets
 from hocket.kernels import ops as kernel_ops
 from hocket.transports.mpi.types import moving, reducing
@@ -20,9 +19,9 @@ SAME = {"allreduce": "Allreduce", "scan": "Scan", "exscan": "Exscan", "reduce": 
 """Collectives of vectors: one count."""
 
 
-def refusal(world: World, call: Call, how: Resolved) -> str | None:
-    """Why MPI cannot carry out this call; None if it can.  The same on all ranks."""
-    if world.mpi is None:
+def refusal(job: Any, call: Call, how: Resolved) -> str | None:
+    """Why MPI cannot carry out this call; None if it can.  The same on all ranks.  `job`: the MpiJob, if it is one."""
+    if job is None:
         return NO_JOB
     if how.user is not None or how.expression is not None:
         return "MPI cannot call a function or an expression as op; leave the choice of the algorithm to hocket"
@@ -32,12 +31,12 @@ def refusal(world: World, call: Call, how: Resolved) -> str | None:
     return reduction.why or None
 
 
-def offered(world: World, call: Call, how: Resolved) -> tuple[str, ...]:
+def offered(job: Any, everywhere: bool, call: Call, how: Resolved) -> tuple[str, ...]:
     """The libraries among which a call may choose by itself.
 
     None where only some threads may call MPI: our choice must not make an allowed call fail.
     """
-    return ("mpi",) if world.mpi_everywhere and refusal(world, call, how) is None else ()
+    return ("mpi",) if everywhere and refusal(job, call, how) is None else ()
 
 
 def library_call(job: Any, comm: Any, call: Call, how: Resolved, rank: int, size: int) -> Any:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hocket.collectives.base.config import Config
 from hocket.collectives.elastic.elastic import DOORS, Elastic
 from hocket.collectives.job import last_words
-from hocket.collectives.job.config import Config
 from hocket.collectives.job.place import OPEN_KEY, addresses_of, own_address
 from hocket.control.elastic.entering import ROUND, notice
 from hocket.control.elastic.reaching import Own, address_of

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from hocket.arguments import optional, seconds
+from hocket.collectives.base.config import Config, given
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job import init
-from hocket.collectives.job.config import Config, given
 from hocket.collectives.job.place import OPEN_KEY, addresses_of, meeting_path
 from hocket.collectives.job.start import Start
+from hocket.collectives.start import init
 from hocket.control import encryption
 from hocket.control.addresses import BindAddress
 from hocket.control.dial import show

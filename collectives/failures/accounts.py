@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hocket.collectives.base.callsite import caller_site
 from hocket.collectives.engine.engine import Engine
-from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.control.protocol.messages import Account

@@ -13,7 +13,7 @@ from hocket.collectives.recording.processes import Process, ancestors, described
 from hocket.collectives.recording.standing import seen
 
 if TYPE_CHECKING:
-    from hocket.collectives.communicator.members import Members
+    from hocket.collectives.members.members import Members
 
 log = logging.getLogger("hocket")
 

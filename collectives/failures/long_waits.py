@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hocket.collectives.communicator.members import Members
+from hocket.collectives.base import wording
+from hocket.collectives.base.wording import by_rank, describe_account
 from hocket.collectives.engine.engine import Engine
-from hocket.collectives.failures import wording
 from hocket.collectives.failures.accounts import account_of, at
 from hocket.collectives.failures.flight import FlightRecorder
 from hocket.collectives.failures.leaving import (
@@ -19,7 +19,7 @@ from hocket.collectives.failures.leaving import (
     missed_in_collective,
     missed_in_messages,
 )
-from hocket.collectives.failures.wording import by_rank, describe_account
+from hocket.collectives.members.members import Members
 from hocket.collectives.recording.records import NOBODY, Kind
 from hocket.collectives.waiting.queued import oldest, under_way
 from hocket.control.protocol.messages import Account, Stuck

@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
 
-from hocket.collectives.communicator.members import Members
+from hocket.collectives.base import wording
+from hocket.collectives.base.callsite import caller_site, has_handlers, in_handler, thread_site
 from hocket.collectives.engine.engine import CODES, Engine
-from hocket.collectives.failures import states, wording
+from hocket.collectives.failures import states
 from hocket.collectives.failures.accounts import account_of
-from hocket.collectives.failures.callsite import caller_site, has_handlers, in_handler, thread_site
 from hocket.collectives.failures.leaving import HAS_LEFT, LATEST, RENEWS, HasLeft, Parted
 from hocket.collectives.failures.long_waits import LongWaits
+from hocket.collectives.members.members import Members
 from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unended
 from hocket.control.protocol.faults import LEFT
 from hocket.control.protocol.messages import Account, Fault, Kind, Lost, Verdict

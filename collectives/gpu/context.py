@@ -26,7 +26,7 @@ from hocket.transports.cuda_ipc.channels import SEGMENT, CudaChannels
 from hocket.transports.pinned.channels import SLOT, Pinned
 
 if TYPE_CHECKING:
-    from hocket.collectives.communicator.members import Members
+    from hocket.collectives.members.members import Members
 
 LAST_WORD = 1.0
 """Seconds that channels wait at their end for their peers to let go."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from hocket.arguments import human
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.engine.queue import Queue
+from hocket.collectives.failures.reporting import Reporter
+from hocket.collectives.members.members import Members
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from hocket.collectives.communicator.members import Members
-    from hocket.collectives.communicator.runner import Runner
     from hocket.collectives.gpu.context import GpuContext
     from hocket.collectives.gpu.queue import GpuQueue
 
@@ -24,7 +24,8 @@ ON_GPU = "the first call on GPU arrays"
 class Gpus:
     """The attributes are the same on all members, except those that say "this rank"."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: Members, reporter: Reporter) -> None:
+        self._members, self._reporter = members, reporter
         self.why_staged: str | None = None
         """Why arrays go through host memory whole; "": they do not; None: there were none yet."""
         self.all_mapped = True
@@ -42,12 +43,12 @@ class Gpus:
         """Held while the queue is made: several threads may make the first call at once."""
         self._to_register: list[Buffer] = []
 
-    def queue(self, runner: Runner, gpu: int, timeout: float | None) -> Queue | None:
-        """The queue for arrays on this GPU; None if they must go through host memory."""
+    def queue(self, share: Callable[..., list[Any]], gpu: int, timeout: float | None) -> Queue | None:
+        """The queue for arrays on this GPU; None if they must go through host memory.  `share`: the runner's."""
         if self.why_staged is None:
             with self._first:
                 if self.why_staged is None:
-                    self._begin(runner, gpu, timeout)
+                    self._begin(share, gpu, timeout)
         if self.why_staged:
             return None
         if gpu != self._ordinal:
@@ -55,25 +56,25 @@ class Gpus:
                 f"this communicator works on GPU {self._ordinal}; the array is on GPU {gpu}: copy it there, "
                 "or use another communicator (comm.split)"
             )
-        return runner.members.queues["gpu", None]
+        return self._members.queues["gpu", None]
 
-    def _begin(self, runner: Runner, gpu: int, timeout: float | None) -> None:
-        members = runner.members
+    def _begin(self, share: Callable[..., list[Any]], gpu: int, timeout: float | None) -> None:
+        members = self._members
         without = [r for r, member in enumerate(members.world_ranks) if not members.world.gpus[member]]
         if without:
             self.why_staged = f"rank {without[0]} has no GPU, or HOCKET_GPU says so"
             return
         try:
-            self._make_queue(runner, gpu, functools.partial(runner.share, within=ON_GPU, timeout=timeout))
+            self._make_queue(gpu, functools.partial(share, within=ON_GPU, timeout=timeout))
         except BaseException as error:  # the other ranks would wait for this one in the next step
-            runner.reporter.give_up(error)
+            self._reporter.give_up(error)
             raise
 
-    def _make_queue(self, runner: Runner, gpu: int, share: Callable[[Any], list[Any]]) -> None:
+    def _make_queue(self, gpu: int, share: Callable[[Any], list[Any]]) -> None:
         from hocket.collectives.gpu import context  # only a rank with arrays on a GPU needs these
         from hocket.collectives.gpu.queue import GpuQueue
 
-        members, reporter = runner.members, runner.reporter
+        members, reporter = self._members, self._reporter
         mine, trial = context.build(members, gpu, share)
         if mine is not None:
             try:
@@ -97,11 +98,11 @@ class Gpus:
         self.why_events, self.why_apart = trial.why_events, trial.why_apart
         self.why_staged = trial.why_staged  # set last: other threads look at it
 
-    def register(self, members: Members, buffer: Buffer) -> None:
+    def register(self, buffer: Buffer) -> None:
         """Register this array with the queue of GPU arrays, now or when there is one."""
         if buffer.device < 0:
             raise ArgumentError("register takes an array on a GPU; other arrays need no registration")
-        queue = cast("GpuQueue | None", members.queues.get(("gpu", None)))
+        queue = cast("GpuQueue | None", self._members.queues.get(("gpu", None)))
         if queue is None:
             self._to_register.append(buffer)
         else:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hocket.collectives.failures import wording
+from hocket.collectives.base import wording
 from hocket.collectives.gpu.meeting import FLAGS, Meeting
 from hocket.errors import Error, TransportError
 from hocket.kernels.gpu import launch
@@ -15,7 +15,7 @@ from hocket.system.cuda import driver
 from hocket.transports.cuda_ipc.proof import Proof
 
 if TYPE_CHECKING:
-    from hocket.collectives.communicator.members import Members
+    from hocket.collectives.members.members import Members
 
 Share = Callable[[Any], list[Any]]
 """Takes a JSON value and returns every member's, by rank.  All members call it together."""

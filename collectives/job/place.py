@@ -13,7 +13,7 @@ import os
 import re
 import socket
 
-from hocket.collectives.job.config import Config
+from hocket.collectives.base.config import Config
 from hocket.collectives.job.launchers import (
     ALONE,
     MPI_LAUNCHERS,

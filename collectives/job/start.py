@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hocket.collectives.base.config import Config
 from hocket.collectives.job import last_words
-from hocket.collectives.job.config import Config
 from hocket.collectives.job.launchers import mpi_place
 from hocket.collectives.job.place import OPEN_KEY, Place, meeting_path, own_address
 from hocket.control.reactor import Reactor

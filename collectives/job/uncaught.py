@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from types import TracebackType
 
-from hocket.collectives.failures.callsite import AS_USERS
+from hocket.collectives.base.callsite import AS_USERS
 from hocket.collectives.job.last_words import PLACE
 from hocket.errors import Error
 

@@ -13,16 +13,17 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hocket.collectives.arrays.staging import may_have_gpu
+from hocket.collectives.base.callsite import thread_site
+from hocket.collectives.base.config import Config
 from hocket.collectives.choice import declared
 from hocket.collectives.choice.tuning import Tuning
-from hocket.collectives.failures.callsite import thread_site
-from hocket.collectives.job.config import Config
 from hocket.collectives.job.cores import cores_of
 from hocket.collectives.job.hosts import alike, hosts, machine, reached, sharing
 from hocket.collectives.job.opener import Opener
+from hocket.collectives.job.outliving import Outliving
 from hocket.collectives.recording.own import OwnRecorder
 from hocket.collectives.recording.recorder import of_process
 from hocket.collectives.recording.records import NOBODY, Kind
@@ -34,10 +35,6 @@ from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.system.cores import usable_cores
 from hocket.system.machine import boot_id, own_folder
 from hocket.transports.base import Traits, Transport
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
-    from hocket.collectives.elastic.elastic import Elastic
 
 log = logging.getLogger("hocket")
 
@@ -74,7 +71,7 @@ class World:
 
     def __init__(
         self, rank: int, size: int, session: Session, config: Config, supply: Supply, tuning: str = "", mpi: Any = None,
-        elastic: Elastic | None = None,
+        elastic: Outliving | None = None,
     ) -> None:  # fmt: skip
         self.rank, self.size, self.session, self.config = rank, size, session, config
         self.pids: list[int] = []
@@ -89,7 +86,7 @@ class World:
         self.tables: dict[str, list[list[str | None]]] = {}
         """transport -> [rank][peer] -> None where it reaches that peer, else the reason."""
         self.opener = Opener(self)
-        self.communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self.communicators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.Lock()
         self.closed = False
         self.unraised = False
@@ -156,12 +153,12 @@ class World:
         self.hosts = hosts([a | b for a, b in zip(local, alike(places), strict=True)])
         """Ranks by host: those that share memory, and those that name the same machine, though memory failed them."""
 
-    def admit(self, comm: Communicator) -> None:
+    def admit(self, comm: Any) -> None:
         """Add a communicator; from now on it hears what the control plane says."""
         with self.lock:
             self.communicators.add(comm)
 
-    def present(self) -> list[Communicator]:
+    def present(self) -> list[Any]:
         """The communicators still in use, as a copy: threads may make others meanwhile."""
         with self.lock:
             return list(self.communicators)
@@ -242,7 +239,7 @@ class World:
         elif isinstance(message, Open):
             self.opener.begin(message.transport)
 
-    def _named(self, name: str) -> Communicator | None:
+    def _named(self, name: str) -> Any:
         return next((comm for comm in self.present() if comm.name == name), None)
 
     def _without_it(self) -> Account:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hocket.arguments import kind
+from hocket.collectives.layouts.comm import Comm
 from hocket.collectives.layouts.held import Array
 from hocket.collectives.layouts.layout import Layout
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DType, by_name, from_numpy, from_torch_name
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
 
 ONE = "x"
 """The name of a list that stands alone."""
@@ -25,7 +23,7 @@ SHOWN = 4
 class Given:
     """The arrays and layouts of one rank, by number: names are sorted."""
 
-    def __init__(self, comm: Communicator, tree: Any, source: Any, target: Any, into: Any, dtype: Any) -> None:
+    def __init__(self, comm: Comm, tree: Any, source: Any, target: Any, into: Any, dtype: Any) -> None:
         rank = comm.rank
         for each, what in ((source, "source"), (target, "target")):
             if not isinstance(each, (Layout, Mapping)):

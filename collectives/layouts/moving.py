@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy
 
 from hocket.collectives.layouts.boxes import Box, contiguous, count, cut, inside
+from hocket.collectives.layouts.comm import Comm
 from hocket.collectives.layouts.copies import copy
 from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move
 from hocket.collectives.layouts.held import Words, converted, word_of
@@ -25,9 +26,6 @@ from hocket.collectives.waiting.several import wait_any
 from hocket.collectives.waiting.work import Work
 from hocket.kernels.digest import digest
 from hocket.kernels.dtypes import DType
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
 
 ALONE = 1 << 14
 """Bytes from which a part is a message of its own."""
@@ -198,7 +196,7 @@ class Mover:
     """One rank's part of a plan, to be carried out any number of times with the same arrays."""
 
     def __init__(
-        self, comm: Communicator, moves: Sequence[Move], arrays: Arrays, check: bool, reach: Reach | None,
+        self, comm: Comm, moves: Sequence[Move], arrays: Arrays, check: bool, reach: Reach | None,
         addresses: Sequence[Sequence[Sequence[Sequence[int]]]],
     ) -> None:  # fmt: skip
         """`addresses`: of all ranks' arrays, by rank, 0 or 1 for source and target, and number.
@@ -304,7 +302,7 @@ class Way:
     """One direction between this rank and a peer: its messages, one after the other, some of them under way."""
 
     def __init__(
-        self, comm: Communicator, peer: int, messages: Sequence[Message], comes: bool, arrays: Arrays,
+        self, comm: Comm, peer: int, messages: Sequence[Message], comes: bool, arrays: Arrays,
         timeout: float | None, damaged: list[Damaged] | None,
     ) -> None:  # fmt: skip
         """`damaged`: where to put what has other bits at its end; None: digests do not travel."""

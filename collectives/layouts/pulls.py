@@ -11,16 +11,14 @@ import errno
 import os
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 
 from hocket.collectives.layouts.boxes import Box, inside
+from hocket.collectives.layouts.comm import Comm
 from hocket.errors import Error, PeerLostError, TransportError
 from hocket.transports.shm.window import read_memory
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
 
 ROW = 512
 """Bytes of a row, at least: below that packing is faster."""
@@ -40,7 +38,7 @@ _readv.argtypes = [
 class Reach:
     """Whose memory the ranks of a communicator may read, as all of them know it.  Made by all together."""
 
-    def __init__(self, comm: Communicator) -> None:
+    def __init__(self, comm: Comm) -> None:
         self._token = numpy.frombuffer(secrets.token_bytes(16), numpy.uint8).copy()
         rows = comm.share([os.getpid(), self._token.ctypes.data, self._token.tobytes().hex()], "redistribute")
         self.pids = [int(pid) for pid, _, _ in rows]

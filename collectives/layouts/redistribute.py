@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hocket.arguments import whole
 from hocket.collectives.layouts.boxes import words
+from hocket.collectives.layouts.comm import Comm
 from hocket.collectives.layouts.deal import deal
 from hocket.collectives.layouts.given import ONE, SHOWN, Given
 from hocket.collectives.layouts.held import Array, convertible, new
@@ -19,9 +20,6 @@ from hocket.collectives.layouts.moving import Arrays, Damaged, Kinds, Mover, blo
 from hocket.collectives.layouts.pulls import Reach
 from hocket.errors import ArgumentError, Error, MismatchError
 from hocket.kernels.dtypes import DType, by_name
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
 
 ROOM = 64 << 20
 """Bytes of memory beside the arrays, at most, where the caller does not say."""
@@ -37,7 +35,7 @@ class Redistribution:
     """
 
     def __init__(
-        self, comm: Communicator, tree: Any, source: Any, target: Any, into: Any, dtype: Any, room: int, check: bool,
+        self, comm: Comm, tree: Any, source: Any, target: Any, into: Any, dtype: Any, room: int, check: bool,
         timeout: float | None,
     ) -> None:  # fmt: skip
         given, why = None, ""
@@ -94,7 +92,7 @@ class Redistribution:
 
 
 def agreed(
-    comm: Communicator, given: Given | None, why: str, options: list[Any], timeout: float | None,
+    comm: Comm, given: Given | None, why: str, options: list[Any], timeout: float | None,
     within: str = "redistribute",
 ) -> tuple[list[DType], list[bool]]:  # fmt: skip
     """The dtype of each array, and whether it is torch's, as the ranks hold it.  Raises what is wrong on any rank."""
@@ -123,7 +121,7 @@ def _told(given: Given | None, why: str, options: list[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _raise_apart(comm: Communicator, given: Given, rank: int, timeout: float | None, within: str) -> None:
+def _raise_apart(comm: Comm, given: Given, rank: int, timeout: float | None, within: str) -> None:
     """The layouts differ among ranks: which."""
     told = list(zip(given.names, given.digests, strict=True))
     rows = [dict(row) for row in comm.share(told, within, timeout)]
@@ -213,7 +211,7 @@ class Turns:
         self._last: Moving | None = None
         self._reach: Reach | None = None
 
-    def reach(self, comm: Communicator) -> Reach | None:
+    def reach(self, comm: Comm) -> Reach | None:
         """Whose memory its ranks may read; None if no rank may read any."""
         if self._reach is None:
             self._reach = Reach(comm)
@@ -231,6 +229,6 @@ class Turns:
         return self._last
 
 
-def _turns(comm: Communicator) -> Turns:
+def _turns(comm: Comm) -> Turns:
     turns: Turns = comm.__dict__.setdefault("_redistributions", Turns())
     return turns

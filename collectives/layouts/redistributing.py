@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from hocket.collectives.base.groups import at_once
+from hocket.collectives.layouts.comm import Comm
 from hocket.collectives.layouts.redistribute import ROOM, Redistribution
-from hocket.collectives.waiting.grouping import at_once
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
 
 
 class Redistributing:
@@ -44,7 +42,7 @@ class Redistributing:
         >>> hocket.local_world(2).run(turned)
         [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
         """
-        made = Redistribution(cast("Communicator", self), tree, source, target, into, dtype, room, check, timeout)
+        made = Redistribution(cast(Comm, self), tree, source, target, into, dtype, room, check, timeout)
         return made.start() if async_op else made()
 
     @at_once
@@ -66,4 +64,4 @@ class Redistributing:
         >>> hocket.local_world(2).run(refit)[0]
         [1.0, 1.0, 2.0, 2.0]
         """
-        return Redistribution(cast("Communicator", self), tree, source, target, into, dtype, room, check, timeout)
+        return Redistribution(cast(Comm, self), tree, source, target, into, dtype, room, check, timeout)

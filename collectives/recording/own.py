@@ -14,8 +14,11 @@ from hocket.collectives.recording.records import NOBODY, SPAN, Kind, Recorded, r
 from hocket.errors import Error
 
 if TYPE_CHECKING:
-    from hocket.collectives.engine.queue import Queue
     from hocket.collectives.plans.plan import Plan
+
+
+Queue = Any
+"""engine/queue.py has it, which stands above."""
 
 
 class Followed(NamedTuple):

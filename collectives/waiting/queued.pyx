@@ -17,7 +17,7 @@ from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, 
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_view
 
-from hocket.collectives.failures.callsite import caller, shown_site
+from hocket.collectives.base.callsite import caller, shown_site
 from hocket.collectives.waiting.pool import pool
 from hocket.errors import ArgumentError, Error
 

@@ -2,7 +2,7 @@
 
 It keeps who is here (`Membership`), which exchanges are under way, and the faults (`Faults`).  Every member hears of a
 loss in one hop.  Cost: 2 messages a rank and exchange.  `control/links.py` gives it connections and a clock,
-`collectives/job/local_world.py` a queue between threads.
+`collectives/start/local_world.py` a queue between threads.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.measuring.cases import parse_size
 from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
 from hocket.lab.overlap.shaped import heading

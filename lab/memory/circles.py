@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy
 
 from hocket.bench.harness.limits import copy, fill, pingpong
-from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.measuring.cases import parse_size
 
 CIRCLES = [1 << n for n in range(17, 26)]
 BLOCKS, TURNS, SPINS, YIELD = 15, 200, 10**7, 10**4

@@ -19,7 +19,7 @@ from functools import partial
 import numpy
 
 from hocket.bench.harness.limits import copy
-from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.measuring.cases import parse_size
 
 PAGE = 4096
 BEHIND = (0, 1, 8, 16, 31, 32, 48, 64, 256, 2048, 4064, 4095)

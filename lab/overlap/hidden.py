@@ -22,7 +22,7 @@ import numpy
 import hocket
 from hocket.bench.harness.table import micro
 from hocket.bench.rivals.ours import timed
-from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.measuring.cases import parse_size
 
 TIMES = 21
 STARTS = 1000

@@ -21,9 +21,9 @@ import numpy as np
 
 from hocket.algorithms import CONTRACTS, hierarchical
 from hocket.collectives.arrays.buffers import describe
+from hocket.collectives.base.callsite import pass_over
+from hocket.collectives.base.groups import at_once, outside_group
 from hocket.collectives.calls.ops import Op, PremulSum, resolve
-from hocket.collectives.failures.callsite import pass_over
-from hocket.collectives.waiting.grouping import at_once, outside_group
 from hocket.collectives.waiting.several import drive
 from hocket.kernels.digest import digest
 from hocket.kernels.dtypes import DTYPES, TORCH_NAMES

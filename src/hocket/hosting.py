@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from hocket.arguments import seconds
-from hocket.collectives import default
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.elastic import joining
-from hocket.collectives.job.init import config, init
 from hocket.collectives.job.place import meeting_path, own_address
+from hocket.collectives.start import default
+from hocket.collectives.start.init import config, init
 from hocket.control.folder import FolderStore
 from hocket.control.store import Store
 from hocket.errors import Error, PeerLostError, TimeoutError

@@ -11,7 +11,7 @@ import hocket
 from hocket.bench.harness import check
 from hocket.bench.harness.measure import Effort, measure
 from hocket.bench.harness.worker import Order, Ordinary, Worker
-from hocket.collectives.choice.cases import COLLECTIVES, Case, call_of, numpy_dtype
+from hocket.collectives.measuring.cases import COLLECTIVES, Case, call_of, numpy_dtype
 
 SIZE = 3
 CHECKED = [name for name in COLLECTIVES if name != "barrier"]

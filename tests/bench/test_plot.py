@@ -12,7 +12,7 @@ from hocket.bench.harness.plot import duration, plot, plot_simulated, times
 from hocket.bench.harness.result import Result
 from hocket.bench.harness.table import Row
 from hocket.bench.harness.targets import Target
-from hocket.collectives.choice.cases import Case
+from hocket.collectives.measuring.cases import Case
 
 pytest.importorskip("matplotlib")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hocket.bench.harness.table import Row, header, line, micro
-from hocket.collectives.choice.cases import COLLECTIVES, Case
+from hocket.collectives.measuring.cases import COLLECTIVES, Case
 
 FACTORS = {
     "allreduce": 1.5, "reduce": 1, "reduce_scatter": 0.75, "broadcast": 1, "allgather": 0.75, "gather": 0.75,

@@ -39,7 +39,7 @@ import numpy as np
 import hocket
 from hocket.conformance.fuzz import rank
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.waiting.grouping import open_group
+from hocket.collectives.base.groups import open_group
 
 def broken(name):
     right = getattr(Communicator, name)

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from hocket.collectives.job.config import Config
+from hocket.collectives.base.config import Config
 from hocket.collectives.job.place import Place, meeting_path
 from hocket.control import secret
 from hocket.errors import ArgumentError

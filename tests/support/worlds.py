@@ -9,7 +9,7 @@ from typing import Any
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job import local_world
+from hocket.collectives.start import local_world
 from support import jobs
 from support.warm import parent
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import hocket
-from hocket.collectives.job.config import VARIABLES
+from hocket.collectives.base.config import VARIABLES
 from hocket.tools import cli
 from hocket.tools.doctor import machine as doctor
 from hocket.transports import registry

@@ -66,7 +66,7 @@ def test_a_long_tmpdir_does_not_keep_ranks_from_shared_memory(run, tmp_path):
 def test_ranks_meet(run):
     code, out, err = run(3, """
 import os
-from hocket.collectives.job.config import Config
+from hocket.collectives.base.config import Config
 from hocket.collectives.job.place import detect
 from hocket.control.rendezvous import Identity, Where, join
 config = Config.from_env()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 
 import hocket
-from hocket.collectives.job.config import PLACE, VARIABLES
+from hocket.collectives.base.config import PLACE, VARIABLES
 from hocket.kernels.cpu.reduce import features
 from hocket.system.cores import processor, usable_cores
 from hocket.system.machine import boot_id

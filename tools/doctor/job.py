@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 import hocket
+from hocket.collectives.base.config import Config
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.job.config import Config
 from hocket.collectives.job.place import Place, detect
-from hocket.collectives.job.ways import ways
+from hocket.collectives.members.ways import ways
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.tools.doctor import clocks, links, words
 from hocket.tools.doctor.facts import collect

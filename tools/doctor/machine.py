@@ -122,7 +122,7 @@ def _packages() -> Iterator[str]:
 
 
 def _launcher() -> Iterator[str]:
-    from hocket.collectives.job.config import Config
+    from hocket.collectives.base.config import Config
     from hocket.collectives.job.place import detect
 
     # The secret stays where it is: only the place is asked for.
@@ -130,7 +130,7 @@ def _launcher() -> Iterator[str]:
 
 
 def _variables() -> Iterator[str]:
-    from hocket.collectives.job.config import VARIABLES
+    from hocket.collectives.base.config import VARIABLES
 
     for each in VARIABLES:
         value = os.environ.get(each.name)

@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from hocket.collectives.choice.cases import parse_size
+from hocket.collectives.measuring.cases import parse_size
 from hocket.errors import ArgumentError, Error
 
 

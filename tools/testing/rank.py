@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import hocket
-from hocket.collectives import default
-from hocket.collectives.failures.callsite import thread_site
+from hocket.collectives.base.callsite import thread_site
 from hocket.collectives.job import last_words
-from hocket.collectives.job.init import fail_all
 from hocket.collectives.job.uncaught import leave_users_frames
+from hocket.collectives.start import default
+from hocket.collectives.start.init import fail_all
 from hocket.collectives.waiting.queued import unended
 from hocket.errors import Error
 

@@ -1,11 +1,11 @@
 """The short way of the commonest call: all_reduce of one tensor, that was made before.
 
-No tensor is looked at: the communicator's table (engine/shortcut.pyx) knows plain ones, and everything else takes the
+No tensor is looked at: the communicator's table (quick/shortcut.pyx) knows plain ones, and everything else takes the
 general way.
 """
 
 from hocket.collectives.calls.ask cimport Ask, asking
-from hocket.collectives.engine.shortcut cimport MISS, Shortcut
+from hocket.collectives.quick.shortcut cimport MISS, Shortcut
 
 import torch
 import torch.distributed as dist

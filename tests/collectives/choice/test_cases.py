@@ -2,7 +2,7 @@
 
 import pytest
 
-from hocket.collectives.choice.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
+from hocket.collectives.measuring.cases import COLLECTIVES, Case, case, numpy_dtype, parse_size, sizes
 from hocket.errors import ArgumentError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import hocket
-from hocket.collectives.choice import busy, measure
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.measuring import busy, measure
 
 
 @pytest.mark.parametrize(("nbytes", "most"), [(8, 60), (16 << 20, 4)])

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collectives.choice import busy, measure
 from hocket.collectives.choice.tuning import Layout, Point, Tuning
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.measuring import busy, measure
 from hocket.errors import ArgumentError
 from hocket.tools import tune as command
 from support import jobs

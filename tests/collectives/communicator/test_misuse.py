@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collectives import default
+from hocket.collectives.start import default
 from support import jobs
 
 Wrong = Callable[[Any], Any]

@@ -11,7 +11,7 @@ import pytest
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.communicator.members import channels_name
+from hocket.collectives.members.members import channels_name
 from hocket.errors import ArgumentError
 from support import jobs
 from support.worlds import PATH, Program, in_threads, same, spread

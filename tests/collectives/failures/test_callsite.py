@@ -10,8 +10,8 @@ import pytest
 
 import hocket
 from hocket import compression
+from hocket.collectives.base import callsite
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.failures import callsite
 from hocket.errors import MismatchError
 from support import jobs
 from support.worlds import spread

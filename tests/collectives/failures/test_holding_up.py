@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from hocket.collectives.failures.wording import Group, build, holding_up
+from hocket.collectives.base.wording import Group, build, holding_up
 from hocket.control.protocol.messages import Account, Fault, Verdict
 from hocket.errors import TimeoutError
 from support.faulty import all_ready, facts, job

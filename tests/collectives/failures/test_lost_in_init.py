@@ -12,7 +12,7 @@ from support.faulty import facts, job
 
 DIES = """
 import os, pathlib, signal
-from hocket.collectives.communicator.members import Members
+from hocket.collectives.members.members import Members
 from hocket.transports.shm.transport import ShmTransport
 from hocket.transports.tcp.transport import TcpTransport
 kind = {"shm": ShmTransport, "tcp": TcpTransport, "comm": Members}[os.environ["KIND"]]

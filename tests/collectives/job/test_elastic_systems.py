@@ -12,7 +12,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 import hocket
-from hocket.collectives.job.config import PLACE, VARIABLES
+from hocket.collectives.base.config import PLACE, VARIABLES
 from support import ports
 from support.worlds import PATH
 

@@ -13,10 +13,10 @@ import tempfile
 import pytest
 
 from hocket.arguments import LONGEST
+from hocket.collectives.base.config import VARIABLES, Config, interface_address
 from hocket.collectives.choice import setting
-from hocket.collectives.job import init
-from hocket.collectives.job.config import VARIABLES, Config, interface_address
 from hocket.collectives.job.place import OPEN_KEY, ancestor, detect, names, parse_address, show_meeting
+from hocket.collectives.start import init
 from hocket.errors import ArgumentError
 from support import jobs
 
@@ -201,7 +201,7 @@ def test_ancestor_is_the_same_for_siblings():
 
 PLACE = """
 import json, os
-from hocket.collectives.job.config import Config
+from hocket.collectives.base.config import Config
 from hocket.collectives.job.place import detect
 from hocket.control.rendezvous import Identity, Where, join
 place = detect(os.environ, Config.from_env())

@@ -43,7 +43,7 @@ def hosts() -> Iterator[list[str]]:
 
 NEIGHBOURS = """
 import os
-from hocket.collectives.job.config import interface_address
+from hocket.collectives.base.config import interface_address
 link = ["v0", "w0"][int(os.environ["RANK"]) // 2]
 os.environ["MASTER_ADDR"] += "%" + link
 with hocket.init() as comm:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from hocket.collectives.job.config import VARIABLES, Config
+from hocket.collectives.base.config import VARIABLES, Config
 from hocket.collectives.job.launchers import claims_of
 from hocket.collectives.job.place import detect
 from hocket.errors import ArgumentError

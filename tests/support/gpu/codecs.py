@@ -15,8 +15,8 @@ import pytest
 
 from hocket.algorithms import hierarchical
 from hocket.collectives.arrays import staging
+from hocket.collectives.communicator import planner
 from hocket.collectives.gpu.meeting import KERNELS
-from hocket.collectives.plans import planner
 from hocket.compression import FP8, QSGD, Int, Natural, OneBit
 from hocket.kernels.codecs import CODECS, HALVES, Codec
 from support.gpu.arrays import put

@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 MODULES = [
-    "numpy", "importlib.metadata", "hocket.collectives.job.init", "hocket.collectives.communicator.communicator",
+    "numpy", "importlib.metadata", "hocket.collectives.start.init", "hocket.collectives.communicator.communicator",
     "pytest", "support.worlds", "support.warm.popen",
 ]  # fmt: skip
 """The last three are imported by the test files from which ranks take their programs."""

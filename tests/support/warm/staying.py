@@ -139,7 +139,7 @@ def _forget_modules(before: str, now: str) -> None:
 
 def _be(order: Mapping[str, Any], streams: list[int]) -> None:
     """Run the program.  One that does not end well, or that has threads to wait for, is this process's last."""
-    from hocket.collectives.job import init
+    from hocket.collectives.start import init
 
     for target, fd in enumerate(streams):
         os.dup2(fd, target)
@@ -158,7 +158,7 @@ def _be(order: Mapping[str, Any], streams: list[int]) -> None:
 
 def _wrong_at_end() -> bool:
     """Close what is open, as at exit.  Was there an error?"""
-    from hocket.collectives.job import init
+    from hocket.collectives.start import init
     from hocket.system import exit_code
 
     class Watched:
@@ -183,9 +183,8 @@ def _wrong_at_end() -> bool:
 
 def _drop_recorder() -> None:
     """Whoever tells what the ranks of its host did last reads those of all processes that have one."""
-    from hocket.collectives import default
-    from hocket.collectives.job import init
     from hocket.collectives.recording import recorder
+    from hocket.collectives.start import default, init
 
     default.set_default(None)
     init._worlds.clear()

@@ -39,7 +39,7 @@ MEASURED = """
     import numpy as np
     import hocket
     from hocket.collectives.choice.tuning import Reads, Tuning
-    from hocket.collectives.choice import reads
+    from hocket.collectives.measuring import reads
     comm = hocket.init(transport="shm")
     usual = comm.membership.main.readable.rule
     n = 1_200_003

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.collectives.job.config import Config
+from hocket.collectives.base.config import Config
 from hocket.control import encryption
 from hocket.control.handshake import AuthError
 from hocket.control.reactor import Reactor
@@ -76,7 +76,7 @@ def environment(pki: Path, name: str) -> dict[str, str]:
 
 JOB = """
 import os, numpy as np, hocket
-from hocket.collectives.job.config import Config
+from hocket.collectives.base.config import Config
 name = {names}[int(os.environ["HOCKET_RANK"])]
 if name:
     for what, end in (("CERT", name + ".pem"), ("KEY", name + ".key"), ("CA", "ca.pem")):

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from hocket.collectives.engine.engine cimport Engine
-from hocket.collectives.engine.shortcut cimport Shape
+from hocket.collectives.quick.shortcut cimport Shape
 from hocket.collectives.plans.plan cimport Plan
 
 

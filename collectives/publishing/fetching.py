@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.arguments import kind, whole
-from hocket.collectives import default
 from hocket.collectives.elastic import pairs
 from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move, deal
 from hocket.collectives.layouts.given import ONE, shown
@@ -17,7 +16,8 @@ from hocket.collectives.layouts.held import Array, new
 from hocket.collectives.layouts.layout import Layout
 from hocket.collectives.layouts.moving import MOST, Arrays, Damaged, Kinds, Message, Way, drain, messages
 from hocket.collectives.layouts.redistribute import dtype_named
-from hocket.collectives.layouts.words import BYE, hear, heard_layouts, tell, told_box
+from hocket.collectives.publishing.words import BYE, hear, heard_layouts, tell, told_box
+from hocket.collectives.start import default
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError, TransportError
 from hocket.kernels.dtypes import DType
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy
 
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.measuring.comm import Comm
 
 MUCH = 0.1
 """Part of a machine's cores: beyond it, medians of short measurements move (a busy loop beside 2 ranks on 2 cores)."""
@@ -40,7 +39,7 @@ def look() -> Look:
     return Look(time.monotonic(), used, stolen / tick, times.user + times.system)
 
 
-def taken(comm: Communicator, before: Look) -> tuple[float, float]:
+def taken(comm: Comm, before: Look) -> tuple[float, float]:
     """(part of the cores used by others than these ranks, part stolen by the hypervisor), since `before`.
 
     The largest parts of any host; the same on all ranks.  Collective.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.measuring.comm import Comm
 
 
-def turn(comm: Communicator, call: Callable[[], Any], calls: int, warm: int = 2) -> float:
+def turn(comm: Comm, call: Callable[[], Any], calls: int, warm: int = 2) -> float:
     """Seconds of a call, on this rank; `warm` calls before make the plan and warm the caches."""
     for _ in range(warm):
         call()
@@ -23,7 +22,7 @@ def turn(comm: Communicator, call: Callable[[], Any], calls: int, warm: int = 2)
     return (time.perf_counter() - start) / calls
 
 
-def slowest(comm: Communicator, seconds: Sequence[float]) -> list[float]:
+def slowest(comm: Comm, seconds: Sequence[float]) -> list[float]:
     """The time of the slowest rank, for each time; the same on all ranks."""
     longest: list[float] = comm.allreduce(numpy.array(seconds), "max").tolist()
     return longest

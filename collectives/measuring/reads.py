@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING
 
-from hocket.collectives.choice.cases import arrays, call_of, case
-from hocket.collectives.choice.timing import slowest, turn
 from hocket.collectives.choice.tuning import Reads
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.measuring.cases import arrays, call_of, case
+from hocket.collectives.measuring.comm import Comm
+from hocket.collectives.measuring.timing import slowest, turn
 
 SIZES = (32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
 """Bytes of a message that are tried.  All are more than what is always copied."""
@@ -30,7 +27,7 @@ WORTH = 1.0
 """Seconds of a tuning that finds the time for this."""
 
 
-def measured(comm: Communicator) -> Reads | None:
+def measured(comm: Comm) -> Reads | None:
     """The rule of this communicator's host, on all ranks the same.  None: it is not one host that can tell.
 
     Where ranks find out while they call (plans/weigh.h), of what is only moved nothing is measured here.
@@ -47,7 +44,7 @@ def measured(comm: Communicator) -> Reads | None:
         comm.runner.retune(before)
 
 
-def _first(comm: Communicator, collective: str, name: str) -> int | None:
+def _first(comm: Comm, collective: str, name: str) -> int | None:
     """The least size from which on reading is faster."""
     least = NEVER
     for nbytes in reversed(SIZES):
@@ -58,7 +55,7 @@ def _first(comm: Communicator, collective: str, name: str) -> int | None:
     return least
 
 
-def times(comm: Communicator, collective: str, name: str, nbytes: int) -> tuple[float, float]:
+def times(comm: Comm, collective: str, name: str, nbytes: int) -> tuple[float, float]:
     """Seconds of a call whose messages have so many bytes: through slots, and by reading."""
     what = case(collective, comm.size, nbytes * comm.size, "float32", "sum", 0)
     given, result = arrays(what)
@@ -71,7 +68,7 @@ def times(comm: Communicator, collective: str, name: str, nbytes: int) -> tuple[
     return with_slots, by_reading
 
 
-def _turn(comm: Communicator, rule: Reads, call: Callable[[], object], calls: int) -> float:
+def _turn(comm: Comm, rule: Reads, call: Callable[[], object], calls: int) -> float:
     comm.runner.retune(comm.tuning)  # plans depend on the rule
     comm.membership.main.read_from(rule)
     return turn(comm, call, calls)

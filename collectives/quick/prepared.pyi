@@ -1,7 +1,7 @@
 from typing import Any
 
 from hocket.collectives.calls.ask import Ask
-from hocket.collectives.engine.shortcut import ShortWay
+from hocket.collectives.quick.shortcut import ShortWay
 
 class Prepared:
     def __call__(self) -> Any: ...

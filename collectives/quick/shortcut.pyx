@@ -29,6 +29,7 @@ from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 
 from hocket.collectives.arrays import streams
 from hocket.collectives.arrays.staging import read_cuda_interface
+from hocket.collectives.base import groups
 from hocket.collectives.calls import ask as asks
 from hocket.collectives.calls import numbers
 
@@ -61,6 +62,9 @@ def group_opened(int change):
     """A `group()` begins (+1) or ends (-1) in some thread: every call must take the general way meanwhile."""
     global _groups_open
     _groups_open += change
+
+
+groups.watchers.append(group_opened)
 
 
 cdef bint see(object x, Seen* s) except -1:

@@ -25,7 +25,7 @@ from hocket.collectives.layouts.given import Given
 from hocket.collectives.layouts.held import Words
 from hocket.collectives.layouts.moving import MOST, Arrays, Kinds, Message, Way, drain
 from hocket.collectives.layouts.redistribute import agreed
-from hocket.collectives.layouts.words import BYE, hear, heard_box, tell, told_layouts
+from hocket.collectives.publishing.words import BYE, hear, heard_box, tell, told_layouts
 from hocket.errors import ArgumentError, Error, TransportError
 
 if TYPE_CHECKING:

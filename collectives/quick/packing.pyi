@@ -1,7 +1,7 @@
 from typing import Any
 
 from hocket.collectives.calls.ask import Lasting
-from hocket.collectives.engine.shortcut import Lists
+from hocket.collectives.quick.shortcut import Lists
 
 class Packed:
     vectors: list[Any]

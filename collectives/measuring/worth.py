@@ -7,16 +7,14 @@ tells the time of others.  A codec is chosen where its line is a tenth below flo
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 
 from hocket.arguments import human
+from hocket.collectives.base.groups import open_group
 from hocket.collectives.calls.ask import Ask
-from hocket.collectives.waiting.grouping import open_group
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.runner import Runner
+from hocket.collectives.measuring.comm import Runs
 
 CANDIDATES = (None, "bf16", "int8")
 """The lossless way first.  Codecs that want error feedback are never chosen by "auto"."""
@@ -54,7 +52,7 @@ Kind = tuple[str, str | None, Any]
 class Worth:
     """The measurements of one communicator."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runs) -> None:
         self._runner = runner
         self._lines: dict[Kind, list[Line]] = {}
 

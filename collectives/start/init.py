@@ -13,19 +13,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hocket.arguments import choices, optional, seconds, whole
-from hocket.collectives import default
+from hocket.collectives.base.config import Config, given
+from hocket.collectives.base.groups import outside_group
 from hocket.collectives.choice import cache, setting
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.communicator.renewing import as_json
 from hocket.collectives.job import asked, last_words, uncaught
-from hocket.collectives.job.config import Config, given
-from hocket.collectives.job.local_world import lone_session
 from hocket.collectives.job.place import detect
 from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
 from hocket.collectives.job.world import Supply, World
 from hocket.collectives.recording import recorder
+from hocket.collectives.start import default
+from hocket.collectives.start.local_world import lone_session
 from hocket.collectives.waiting import queued, starving
-from hocket.collectives.waiting.grouping import outside_group
 from hocket.collectives.waiting.pool import pool
 from hocket.control import encryption
 from hocket.control.reactor import Reactor

@@ -9,10 +9,9 @@ from functools import partial
 from typing import Any
 
 from hocket.arguments import rank_in
+from hocket.collectives.base.wording import Group
 from hocket.collectives.choice.tuning import Reads, Tuning
 from hocket.collectives.engine.queue import Queue, Routes
-from hocket.collectives.failures.wording import Group
-from hocket.collectives.gpu.gpus import Gpus
 from hocket.collectives.job.world import World
 from hocket.errors import ArgumentError
 from hocket.transports.base import Traits
@@ -23,7 +22,7 @@ Groups = tuple[tuple[int, ...], ...]
 def channels_name(what: str) -> str:
     """10 letters and digits, 50 bits: two of 1,000 communicators share one in 1 of 2,000,000,000 jobs.
 
-    Such a job fails with a MismatchError, as messages carry a checksum of their communicator's name (plans/planner.py).
+    Such a job fails with a MismatchError, as messages carry a checksum of the name (communicator/planner.py).
     """
     return base64.b32encode(hashlib.blake2b(what.encode(), digest_size=7).digest()).decode()[:10].lower()
 
@@ -50,7 +49,6 @@ class Members:
         self.rank, self.size = self.world_ranks.index(world.rank), len(self.world_ranks)
         self.queues: dict[tuple[str, str | None], Queue] = {}
         """By kind of call ("collectives", "messages", "gpu") and the transport that was asked for."""
-        self.gpus = Gpus()
         self.groups = tuple(
             tuple(self.world_ranks.index(r) for r in host if r in self.world_ranks)
             for host in world.groups if any(r in self.world_ranks for r in host)

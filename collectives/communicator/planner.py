@@ -14,19 +14,19 @@ from hocket.algorithms.language.relays import relays
 from hocket.algorithms.proof.first_use import proven
 from hocket.algorithms.proof.residuals import keeps_residuals
 from hocket.algorithms.proof.rounding import Numbers, numbers
+from hocket.collectives.base.callsite import caller_site
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.setting import asked
-from hocket.collectives.communicator.members import Members
 from hocket.collectives.delegates.meeting import LIBRARIES, MEETING, library
 from hocket.collectives.delegates.mpi import library_call, offered, refusal
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
-from hocket.collectives.failures.callsite import caller_site
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft
 from hocket.collectives.failures.reporting import Reporter
+from hocket.collectives.members.members import Members
 from hocket.collectives.plans.instr import (
     IN,
     OUT,
@@ -193,7 +193,7 @@ class Planner:
         if call.private:
             return "direct" if self.size <= 16 else "pairwise"
         nbytes = call.on_wire(call.count)
-        libraries = offered(self.world, call, how) if not call.codec else ()
+        libraries = offered(self.world.mpi, self.world.mpi_everywhere, call, how) if not call.codec else ()
         what = call.contract.collective
         name = choose(self.members.tuning, what, nbytes, queue.layout, commutative, libraries).name
         return "direct" if self._drops_residuals(call, self._named(queue, call, how, name)) else name
@@ -202,7 +202,7 @@ class Planner:
         collective = call.contract.collective
         if name not in LIBRARIES:
             return hierarchical(collective, queue.groups) if name == "hierarchical" else registry.get(collective, name)
-        why = refusal(self.world, call, how)
+        why = refusal(self.world.mpi, call, how)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
         return library(collective, name)
@@ -212,7 +212,7 @@ class Planner:
 
         A close has a time limit, which MPI's waits have not; MPI carries elements as they are, and lacks some ops.
         """
-        lacks = self.world.mpi is not None and refusal(self.world, call, how) is not None
+        lacks = self.world.mpi is not None and refusal(self.world.mpi, call, how) is not None
         return self.size == 1 or call.collective == "close" or bool(call.codec) or lacks
 
     def _lacks_lengths(self, call: Call, algorithm: Algorithm) -> bool:

@@ -5,8 +5,8 @@ through two functions.  Here they are bound once.
 """
 
 from hocket.collectives.calls.ask cimport Ask
-from hocket.collectives.engine.short_messages cimport RECEIVES, SENDS, ShortMessages
-from hocket.collectives.engine.shortcut cimport MISS, ShortWay, fill
+from hocket.collectives.quick.short_messages cimport RECEIVES, SENDS, ShortMessages
+from hocket.collectives.quick.shortcut cimport MISS, ShortWay, fill
 
 cdef dict ENDS = {"send": SENDS, "recv": RECEIVES, "sendrecv": SENDS | RECEIVES}
 

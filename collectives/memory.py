@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 
 from hocket.arguments import choices, kind, wholes
-from hocket.collectives import default
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.start import default
 from hocket.errors import ArgumentError
 from hocket.errors import MemoryError as NoMemory
 from hocket.kernels import dtypes

@@ -10,15 +10,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 
+from hocket.collectives.measuring.comm import Comm
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import by_name
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
 
 
 class Collective(NamedTuple):
@@ -148,7 +146,7 @@ def arrays(case: Case) -> list[Any]:
     return pair
 
 
-def call_of(comm: Communicator, case: Case, given: Any, result: Any) -> Callable[[], object]:
+def call_of(comm: Comm, case: Case, given: Any, result: Any) -> Callable[[], object]:
     """The call that a case means."""
     op, root = case.op, case.root
     at_root = comm.rank == root

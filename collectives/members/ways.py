@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.job.world import World
+
+
+class Placed(Protocol):
+    """A communicator, as far as this asks."""
+
+    rank: int
+    world: World
+
+    @property
+    def members(self) -> list[int]: ...
 
 
 class Reach(NamedTuple):
@@ -22,7 +31,7 @@ class Reach(NamedTuple):
     """Where the other rank listens, if the transport has addresses; else ""."""
 
 
-def ways(comm: Communicator) -> Iterator[Reach]:
+def ways(comm: Placed) -> Iterator[Reach]:
     """The ways to all other ranks of the communicator, in rank order."""
     world = comm.world
     for peer, member in enumerate(comm.members):

@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 cimport numpy as np
 
 from hocket.collectives.calls.ask cimport Ask
-from hocket.collectives.engine.shortcut cimport MISS, Lists, Seen, Shortcut, groups_open, learn, see
+from hocket.collectives.quick.shortcut cimport MISS, Lists, Seen, Shortcut, groups_open, learn, see
 
 from hocket.arguments import kind
 from hocket.collectives.arrays.buffers import describe, empty_like

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from hocket.arguments import choices, whole
+from hocket.collectives.base.callsite import NO_THREAD
+from hocket.collectives.base.config import Config
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.collectives.failures.callsite import NO_THREAD
-from hocket.collectives.job.config import Config
 from hocket.collectives.job.world import Supply, World
 from hocket.control.protocol.coordinator import Coordinator
 from hocket.control.protocol.faults import Later, Timer
@@ -136,7 +136,7 @@ class LocalWorld:
         """
 
         def call(comm: Communicator) -> Result:
-            from hocket.collectives import default
+            from hocket.collectives.start import default
 
             comm.world.thread = threading.get_ident()
             with default.current(comm):

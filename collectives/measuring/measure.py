@@ -13,21 +13,19 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 
-from hocket.collectives.choice import busy, reads
-from hocket.collectives.choice.cases import COLLECTIVES, arrays, call_of, case
 from hocket.collectives.choice.layout import candidates
-from hocket.collectives.choice.timing import slowest, turn
 from hocket.collectives.choice.tuning import Point, Tuning
 from hocket.collectives.delegates.meeting import LIBRARIES
+from hocket.collectives.measuring import busy, reads
+from hocket.collectives.measuring.cases import COLLECTIVES, arrays, call_of, case
+from hocket.collectives.measuring.comm import Comm
+from hocket.collectives.measuring.timing import slowest, turn
 from hocket.errors import ArgumentError
 from hocket.system.cores import usable_cores
-
-if TYPE_CHECKING:
-    from hocket.collectives.communicator.communicator import Communicator
 
 TUNED = tuple(name for name in COLLECTIVES if name != "barrier")
 """A barrier is an allreduce of nothing."""
@@ -55,7 +53,7 @@ def check(collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> N
         raise ArgumentError(f"tune: sizes={list(sizes)} and seconds={seconds!r} must be positive")
 
 
-def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> Tuning:
+def tune(comm: Comm, collectives: Iterable[str], sizes: Sequence[int], seconds: float) -> Tuning:
     """Measure for `comm.tune`: the points of this communicator's layout, the same on all ranks."""
     tuning, disturbed = measured(comm, collectives, sizes, seconds)
     if disturbed and comm.rank == 0:
@@ -64,7 +62,7 @@ def tune(comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], s
 
 
 def measured(
-    comm: Communicator, collectives: Iterable[str], sizes: Sequence[int], seconds: float
+    comm: Comm, collectives: Iterable[str], sizes: Sequence[int], seconds: float
 ) -> tuple[Tuning, str]:
     """The points, and how other work disturbed the measuring, in words ("": it did not)."""
     chosen = list(dict.fromkeys(collectives))
@@ -92,7 +90,7 @@ def measured(
 
 
 def times(
-    comm: Communicator, collective: str, nbytes: int, names: Sequence[str], seconds: float
+    comm: Comm, collective: str, nbytes: int, names: Sequence[str], seconds: float
 ) -> tuple[dict[str, float], int]:
     """Seconds of a call by algorithm, on all ranks the same; and the bytes that were taken, as near as they divide.
 
@@ -126,7 +124,7 @@ def times(
 
 
 def _look(
-    comm: Communicator, collective: str, names: Sequence[str], call: Callable[[], Any], calls: int
+    comm: Comm, collective: str, names: Sequence[str], call: Callable[[], Any], calls: int
 ) -> list[float]:
     """Seconds of a call of each algorithm, on the slowest rank.  Of a long hopeless one a single call is timed.
 
@@ -148,7 +146,7 @@ def _look(
     return seen
 
 
-def _turn(comm: Communicator, collective: str, name: str, call: Callable[[], Any], calls: int, warm: int = 2) -> float:
+def _turn(comm: Comm, collective: str, name: str, call: Callable[[], Any], calls: int, warm: int = 2) -> float:
     """Seconds of a call by this algorithm, on this rank."""
     comm.runner.retune(comm.tuning, (collective, name))
     return turn(comm, call, calls, warm)

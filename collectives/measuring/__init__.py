@@ -1,0 +1,1 @@
+"""Algorithms, codecs and ways to read memory under the stopwatch, all ranks together."""

@@ -1,0 +1,1 @@
+"""The members of a communicator, their queues, and the transport to each."""

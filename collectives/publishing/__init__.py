@@ -1,0 +1,1 @@
+"""Arrays of one job, version by version, for readers of others."""

@@ -1,0 +1,1 @@
+"""Starting: `init`, `local_world`, and the default communicator."""
