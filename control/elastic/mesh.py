@@ -25,7 +25,7 @@ from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
 from hocket.control.elastic.processes import Process, kernel, started, watch
 from hocket.control.elastic.reaching import PEER, Own, address_of, reach
 from hocket.control.handshake import Hello
-from hocket.control.link import Link, Once, encode
+from hocket.control.link import LIMIT, Link, Once, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, Seat, To
@@ -339,6 +339,7 @@ class Mesh:
         if uid in self._links:
             self._links[uid].close()
         self._links[uid] = link
+        link.most = LIMIT
         link.on_message = lambda packed: self._hears(uid, packed)
         link.on_end = lambda how: self._lost(uid, link)
         if self._mine.generation == self.now.number:
@@ -371,6 +372,7 @@ class Mesh:
         del self._links[uid]
         if self.generations is None or self.closed:
             return
+        self._do(self.generations.cut(uid))
         self.reactor.later(PROOF[self._watched.get(uid) is None], lambda: self._not_reached(uid))
         seat = next((each for each in self.generations.others() if each.uid == uid), None)
         if seat is not None and self.now.rank is not None:
@@ -396,7 +398,7 @@ class Mesh:
             link.send(pack(Full(self.own.most)))
             link.close()
             return
-        if seat.uid in self._guests or not self.generations.has_room(seat):
+        if seat.uid in self._guests or not self.generations.has_room(seat) or self._is_another(seat):
             link.close()  # it comes again
             return
         self._guests[seat.uid] = link
@@ -404,6 +406,10 @@ class Mesh:
         link.on_end = lambda how: self._gives_up(seat.uid)
         self._do(self.generations.waits(seat))
         self._admit()
+
+    def _is_another(self, seat: Seat) -> bool:
+        """Does it say that it is a member, which it is not?"""
+        return seat.uid in self.now.ranks and seat not in self.now.seats
 
     def _gives_up(self, uid: str) -> None:
         self._guests.pop(uid, None)

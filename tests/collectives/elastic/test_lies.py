@@ -45,15 +45,18 @@ elastic.NEWCOMERS = 1.0
 """
 
 
-def beside(source: str, lies: str) -> list[dict[str, Any]]:
-    """Run `source` on two members while somebody runs `lies`: the members' output."""
+def beside(source: str, lies: str, prints: str = "") -> list[dict[str, Any]]:
+    """Run `source` on two members while somebody runs `lies`, who prints this: the members' output."""
     with Job(2, PATIENT + source, env={"HOCKET_SECRET": SECRET}) as job:
         liar = Newcomer(job, LIAR + lies, HOCKET_SECRET=SECRET)
         try:
-            return said(job.wait(30), 0, 1)
+            rows = said(job.wait(30), 0, 1)
         finally:
             liar.process.kill()
-            print(liar.process.communicate())
+            out, err = liar.process.communicate()
+            print(err)
+        assert out == prints
+        return rows
 
 
 def test_what_a_seat_names_is_not_deleted(tmp_path: Path) -> None:
@@ -156,3 +159,82 @@ for i in range(300):
 time.sleep(20)
 """)
     assert [(row["most"], row["big"]) for row in rows] == [(256, [])] * 2
+
+
+def test_a_seat_that_makes_no_sense_does_not_wait() -> None:
+    """Where it listens and which process it is are its own words; nor does one of a member's name."""
+    source = """
+until_waiting(1)
+told(comm, lobby=[each.uid for each in comm.world.elastic.mesh.lobby()])
+"""
+    rows = beside(source, """
+from hocket.control.protocol.generations import Seat
+seat = Seat("honest", [["tcp", "127.0.0.1", 1]], "no host", 1, 1)
+tcp = ["tcp", "127.0.0.1"]
+lies = [dict(addresses=each) for each in ([], [[]], [["tcp"]], [[*tcp, "x"]], [[*tcp, 1 << 16]], [["unix"]], [[7, {}]])]
+lies += [dict(pid=10**30), dict(pid=-1), dict(pid=0), dict(started=10**30)]
+lies += [dict(uid=""), dict(uid="x" * 64), dict(uid="\\x1b[2J")]
+links = [say(own, doors[0], LOBBY, Enter(seat._replace(**{"uid": str(i), **each}))) for i, each in enumerate(lies)]
+links += [say(own, doors[0], LOBBY, Enter(seat))]
+time.sleep(20)
+""")
+    assert [row["lobby"] for row in rows] == [["honest"]] * 2
+
+
+def test_nobody_is_told_of_the_members_under_a_members_name() -> None:
+    source = """
+until_waiting(1)
+comm = comm.renew()
+time.sleep(0.5)
+told(comm)
+"""
+    rows = beside(source, """
+from hocket.control.protocol.generations import Seat
+_, admitted = come()
+for target in admitted.seats[:2]:
+    heard = []
+    link = Link(reactor, reach(own, doors[0], LOBBY, 2.0))
+    link.on_message, link.on_end = heard.append, lambda how: heard.append(how)
+    reactor.soon(link.start)
+    link.send(pack(Enter(Seat(target.uid, [["tcp", "127.0.0.1", 1]], "no host", 1, 1))))
+    while not heard:
+        time.sleep(0.01)
+    print("TOLD" if isinstance(heard[0], dict) else "not told")
+""", "not told\n" * 2)
+    assert [row["size"] for row in rows] == [2, 2]  # it never comes to their meeting
+
+
+def test_who_holds_the_key_takes_few_connections_and_little_memory() -> None:
+    """Connections that say nothing, that come to a meeting that never is, and a first word that is long."""
+    source = """
+until_waiting(1)
+files = lambda: len(os.listdir("/proc/self/fd"))
+memory = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
+before = files(), memory()
+note(f"looks {me}")
+await_note("came")
+held, grown = files() - before[0], memory() - before[1]
+note(f"seen {me}")
+told(comm, held=held, grown=grown)
+"""
+    rows = beside(source, """
+import resource
+from hocket.control.protocol.membership import PURPOSE
+from hocket.control.protocol.generations import Seat
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+links = [say(own, doors[0], LOBBY, Enter(Seat("honest", [["tcp", "127.0.0.1", 1]], "no host", 1, 1)))]
+for rank in range(2):
+    while not os.path.exists(os.path.join(directory, f"looks {rank}")):
+        time.sleep(0.01)
+for i in range(400):
+    links += [say(own, doors[0], LOBBY)]
+for i in range(20):
+    sock = reach(own, doors[0], LOBBY, 2.0)
+    sock.setblocking(True)
+    try: sock.sendall((15 << 20).to_bytes(4, "big") + bytes(4 << 20))
+    except OSError: pass
+    links.append(sock)
+open(os.path.join(directory, "came"), "w").close()
+time.sleep(20)
+""")
+    assert rows[0]["held"] < 300 and rows[0]["grown"] < 20 << 20, rows
