@@ -68,6 +68,11 @@ class Links:
         """Has it joined, and is its connection there?  From any thread."""
         return rank in self._links
 
+    @property
+    def open(self) -> bool:
+        """Is anybody there?  From any thread."""
+        return bool(self._links or self._strangers)
+
     def wait_empty(self, seconds: float | None) -> None:
         """Wait until the others have left, if all were here.  From any thread."""
         self._empty.wait(seconds if self.coordinator.members.formed else 0.0)

@@ -44,7 +44,7 @@ def notice(
 ) -> Any:  # fmt: skip
     """What a member of an elastic job tells those who may come (`comm.set_notice`); None: nothing.
 
-    `join` and the rest: as `hocket.init` has them.  Raises AuthError (another secret), TransportError (nobody is there).
+    `join` and the rest: as in `hocket.init`.  Raises AuthError (another secret), TransportError (nobody is there).
     """
     settings = given(config(), secret, iface, encrypt)
     return joining.notice_of(join, settings, "secret", seconds(timeout, "timeout"))

@@ -21,8 +21,8 @@ SECRET = "a secret of those whose cable is read 44"
 ALL_KINDS = 3
 """Of the link layer's protocols."""
 KINDS = {
-    "allreduce", "allgather", "alltoall", "bcast", "reduce-scatter", "send", "async", "lane", "group", "object", "share",
-    "info", "notice", "trace", "pair", "state", "healed", "push", "pull", "rows", "snapshot",
+    "allreduce", "allgather", "alltoall", "bcast", "reduce-scatter", "send", "async", "lane", "group", "object",
+    "share", "info", "notice", "trace", "pair", "state", "healed", "push", "pull", "rows", "snapshot",
 }  # fmt: skip
 """What carries a mark in SOURCE."""
 SOURCE = """
