@@ -126,6 +126,8 @@ class Link:
         self._broke = 0
         """The error that sending met: the system tells it once."""
         self._ours, self._theirs = seals(sock)
+        self.key: bytes = getattr(sock, "key", None) or b""
+        """The connection's own; none where a Unix socket or TLS tells who is at the other end."""
         self.local_address = None if sock.family == socket.AF_UNIX else numeric(sock.getsockname())
         """The IP address of this end, also when it has ended; None for a Unix socket."""
         sock.setblocking(False)

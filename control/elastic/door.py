@@ -37,8 +37,8 @@ class Iam(NamedTuple):
     """Whose connection this is."""
 
     uid: str
-    key: str = ""
-    """That process's key for this one: its first connection tells it, and later ones prove it."""
+    proof: str
+    """That it is, to the process at the other end of this connection (proving.py)."""
 
 
 FIRST = {PEER: by_name(Iam), LOBBY: by_name(Enter, Asks)}

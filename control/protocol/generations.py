@@ -8,7 +8,9 @@ learned that; who asks about an earlier one is told what was decided, also if it
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import re
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -42,6 +44,8 @@ class Seat(NamedTuple):
     """When, by that kernel's clock: a pid alone may be another's by now."""
     info: Any = None
     """What a newcomer says."""
+    public: str = ""
+    """Its public key, by which it proves that it is this process; "": it cannot."""
 
 
 # --- what members tell each other
@@ -185,9 +189,10 @@ class Generations:
         """Is this process still one?"""
         return self.now.rank is not None
 
-    def knows(self, uid: str) -> bool:
-        """Is it a member, or was it one lately?  Who was left out is to hear that."""
-        return any(uid in each.ranks for each in [self.now, *self.past.values()])
+    def seat(self, uid: str) -> Seat | None:
+        """Of a member, or of who was one lately: who was left out is to hear that."""
+        known = (each for each in [self.now, *self.past.values()] if uid in each.ranks)
+        return next((each.seats[each.ranks[uid]] for each in known), None)
 
     def has_room(self, seat: Seat) -> bool:
         """May this newcomer wait, too?"""
@@ -384,7 +389,13 @@ def makes_sense(seat: Seat) -> bool:
     return (
         0 < len(seat.uid) < UID and seat.uid.isprintable() and seat.addresses != []
         and all(map(_is_place, seat.addresses)) and 0 < seat.pid < PID and 0 <= seat.started < TICK
+        and (not seat.public or seat.uid == uid_of(seat.public) and bool(re.fullmatch("[0-9a-f]{64}", seat.public)))
     )  # fmt: skip
+
+
+def uid_of(public: str) -> str:
+    """The name of the process with this public key: who passes its seat on cannot put another key into it."""
+    return hashlib.sha256(public.encode()).hexdigest()[:16]
 
 
 def _is_place(address: list[Any]) -> bool:
