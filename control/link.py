@@ -119,11 +119,15 @@ class Link:
     def __init__(self, reactor: Reactor, sock: socket.socket) -> None:
         self.on_message: Callable[[Message], object] = lambda message: None
         self.on_end: Callable[[str], object] = lambda how: None
+        self.most = LIMIT
+        """Bytes of a message that comes."""
         self._reactor, self._sock, self._open = reactor, sock, True
         self._in, self._out = bytearray(), bytearray()
         self._broke = 0
         """The error that sending met: the system tells it once."""
         self._ours, self._theirs = seals(sock)
+        self.key: bytes = getattr(sock, "key", None) or b""
+        """The connection's own; none where a Unix socket or TLS tells who is at the other end."""
         self.local_address = None if sock.family == socket.AF_UNIX else numeric(sock.getsockname())
         """The IP address of this end, also when it has ended; None for a Unix socket."""
         sock.setblocking(False)
@@ -202,7 +206,7 @@ class Link:
         head = LENGTH.size + (PROOF if self._theirs else 0)
         while self._open and len(self._in) >= LENGTH.size:
             (size,) = LENGTH.unpack_from(self._in)
-            if size > LIMIT:
+            if size > self.most:
                 raise ValueError(size)
             if len(self._in) < head + size:
                 return

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hocket.control.handshake import Hello
-from hocket.control.link import Link, Once, Packed, encode
+from hocket.control.link import LIMIT, Link, Once, Packed, encode
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.coordinator import Coordinator, Unexpected
 from hocket.control.protocol.faults import Later, Send, Timer
@@ -23,6 +23,7 @@ from hocket.errors import ArgumentError
 
 log = logging.getLogger("hocket.control")
 FIRST_WORD = 10.0  # seconds in which a proven connection says who it is
+FIRST_BYTES = 32 << 10  # of that word
 
 
 class Links:
@@ -44,6 +45,7 @@ class Links:
     def take(self, sock: socket.socket, hello: Hello) -> None:
         """A proven connection: wait for its join."""
         link = Link(self._reactor, sock)
+        link.most = FIRST_BYTES
         self._strangers.add(link)
         link.on_message = lambda packed: self._joins(link, hello, packed)
         link.on_end = lambda how: self._strangers.discard(link)
@@ -65,6 +67,11 @@ class Links:
     def here(self, rank: int) -> bool:
         """Has it joined, and is its connection there?  From any thread."""
         return rank in self._links
+
+    @property
+    def open(self) -> bool:
+        """Is anybody there?  From any thread."""
+        return bool(self._links or self._strangers)
 
     def wait_empty(self, seconds: float | None) -> None:
         """Wait until the others have left, if all were here.  From any thread."""
@@ -95,6 +102,7 @@ class Links:
         rank = join.rank
         self._strangers.discard(link)
         self._links[rank] = link
+        link.most = LIMIT
         link.on_message = lambda packed: self._hears(rank, packed)
         link.on_end = lambda how: self._ended(rank, how)
         self._take(rank, join)

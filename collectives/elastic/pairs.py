@@ -44,6 +44,8 @@ SOON = 0.5
 """Seconds after which the next one is met beside one that is late."""
 SEVERAL = 8
 """Meetings at once, at most."""
+ARRIVED = 256
+"""Connections that wait to be accepted, at most: who comes then is turned away."""
 OF_A_JOB = ("mpi", "threads")
 """Transports that a pair cannot have."""
 
@@ -82,6 +84,8 @@ class Pairs:
         self._reactor = self._shared.reactor
         self._waiting: collections.deque[Links] = collections.deque()
         """Connections that are not met yet."""
+        self._arrived: set[Links] = set()
+        """Those, and what has not joined; of the reactor's thread."""
         self._met: collections.deque[Communicator] = collections.deque()
         self._meetings: dict[Links, float] = {}
         """Under way, with the moment of their beginning."""
@@ -159,13 +163,21 @@ class Pairs:
 
     def _arrives(self, meet: Meet, sock: Connection, hello: Hello) -> None:
         """On the reactor's thread."""
+        self._arrived = {each for each in self._arrived if each.open and not each.coordinator.members.formed}
+        if len(self._arrived) >= ARRIVED:
+            log.warning("a process is turned away: %d wait already at %s", ARRIVED, self.address)
+            sock.close()
+            return
         links = Links(self._reactor, 2, JOB, keyed=self._key is not None)
-        links.joined = lambda rank: self._joined(links) if rank else None
+        links.joined = lambda rank: self._joined(rank, links)
+        self._arrived.add(links)
         meet.taker(links)(sock, hello)
 
-    def _joined(self, links: Links) -> None:
+    def _joined(self, rank: int, links: Links) -> None:
         with self._came:
-            if not self._closed:
+            if not rank and links not in self._meetings:  # it says that it is this process
+                self._reactor.soon(links.shut)
+            elif rank and not self._closed:
                 self._waiting = collections.deque(each for each in self._waiting if each.here(1))  # others gave up
                 self._waiting.append(links)
                 self._came.notify()

@@ -26,6 +26,10 @@ from hocket.control.reactor import Reactor
 log = logging.getLogger("hocket.control")
 FIRST_WORD = 5.0
 """Seconds in which a proven connection says whose it is, and in which one to a generation that has not begun waits."""
+FIRST_BYTES = 32 << 10
+"""Of that word."""
+SILENT, PARKED = 256, 1024
+"""Connections that have not said it, and that wait for a generation; the oldest gives way."""
 Take = Callable[[Connection, Hello], object]
 
 
@@ -33,8 +37,8 @@ class Iam(NamedTuple):
     """Whose connection this is."""
 
     uid: str
-    key: str = ""
-    """That process's key for this one: its first connection tells it, and later ones prove it."""
+    proof: str
+    """That it is, to the process at the other end of this connection (proving.py)."""
 
 
 FIRST = {PEER: by_name(Iam), LOBBY: by_name(Enter, Asks)}
@@ -51,7 +55,8 @@ class Door:
         self._job = Hello(0, PEER, own.job).job
         self._take: Take | None = None
         self._parked: list[tuple[Connection, Hello]] = []
-        self._silent: set[Link] = set()
+        self._silent: dict[Link, None] = {}
+        """Oldest first."""
         self._listeners: list[Listener] = []
         try:
             self._listeners += [Listener(reactor, place, own.key, self._arrives) for place in own.places]
@@ -102,6 +107,8 @@ class Door:
             self._take(sock, hello)
             return
         self._parked.append((sock, hello))
+        if len(self._parked) > PARKED:
+            self._unpark(self._parked[0][0])
         self._reactor.later(FIRST_WORD, lambda: self._unpark(sock))
 
     def _unpark(self, sock: socket.socket) -> None:
@@ -111,15 +118,18 @@ class Door:
 
     def _listen_to(self, purpose: str, sock: socket.socket) -> None:
         link = Link(self._reactor, sock)
-        self._silent.add(link)
+        link.most = FIRST_BYTES
+        self._silent[link] = None
+        if len(self._silent) > SILENT:
+            self._forget(next(iter(self._silent)))
         link.on_message = lambda packed: self._first(link, packed, FIRST[purpose])
-        link.on_end = lambda how: self._silent.discard(link)
+        link.on_end = lambda how: self._silent.pop(link, None)
         link.start()
         self._reactor.later(FIRST_WORD, lambda: self._forget(link))
 
     def _forget(self, link: Link) -> None:
         if link in self._silent:
-            self._silent.discard(link)
+            del self._silent[link]
             link.close()
 
     def _first(self, link: Link, packed: dict[str, Any], words: dict[str, type]) -> None:
@@ -128,5 +138,5 @@ class Door:
         except Malformed:
             self._forget(link)
             return
-        self._silent.discard(link)
+        del self._silent[link]
         self._arrived(word, link)

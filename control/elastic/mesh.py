@@ -13,22 +13,23 @@ import hmac
 import logging
 import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from hocket.control.addresses import remove_dead
 from hocket.control.elastic.door import Door, Iam, Take
 from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
 from hocket.control.elastic.processes import Process, kernel, started, watch
+from hocket.control.elastic.proving import Identity
 from hocket.control.elastic.reaching import PEER, Own, address_of, reach
 from hocket.control.handshake import Hello
-from hocket.control.link import Link, Once, encode
+from hocket.control.link import LIMIT, Link, Once, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, Seat, To
+from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, Seat, To, uid_of
 from hocket.control.protocol.membership import PURPOSE as MEETING
 from hocket.control.protocol.messages import by_name, pack, unpack
 from hocket.control.protocol.words import Call, Here, Made
@@ -52,12 +53,6 @@ ASK = 0.3
 """Seconds before its time is over in which a rank asks whom the leader waits for."""
 
 
-class Key(NamedTuple):
-    """A connection that says it is this process proves this."""
-
-    key: str
-
-
 class Renews(NamedTuple):
     """This process has called renew() in this generation, and calls nothing else there any more."""
 
@@ -66,7 +61,7 @@ class Renews(NamedTuple):
     """Calls that it has finished, by communicator: in a later one it is waited for in vain."""
 
 
-OWN = by_name(Key, Renews)
+OWN = by_name(Renews)
 """Messages that are not for the agreement."""
 
 
@@ -75,7 +70,8 @@ class Mesh:
 
     def __init__(self, reactor: Reactor, own: Own, info: Any = None) -> None:
         self.reactor, self.own, self.closed = reactor, own, False
-        self.uid = secrets.token_hex(8)
+        self._identity = Identity()
+        self.uid = uid_of(self._identity.public)
         self.generations: Generations | None = None
         self.notice: Any = None
         """What those are told who may come."""
@@ -91,16 +87,13 @@ class Mesh:
         self._watched: dict[str, Process | None] = {}
         self._paths: dict[str, list[str]] = {}
         """The sockets of processes of this host: one that is killed cannot remove its own."""
-        self._secret = secrets.token_bytes(16)
-        self._keys: dict[str, str] = {}
-        """Keys that others prove when they come again."""
         self._mine = Renews(-1, {})
         self._renewing: dict[str, Renews] = {}
         self._vain: dict[str, int] = {}
         """Connections with a process that ended one after the other before it said anything."""
         self._door = Door(reactor, own, self._arrives)
         pid = os.getpid()
-        self.seat = Seat(self.uid, self._door.addresses, kernel(), pid, started(pid), info)
+        self.seat = Seat(self.uid, self._door.addresses, kernel(), pid, started(pid), info, self._identity.public)
 
     # --- its owner's threads
 
@@ -259,18 +252,17 @@ class Mesh:
     # --- members
 
     def _comes(self, who: Iam, link: Link) -> None:
-        """Somebody says that it is this member; one that has come before has told its key."""
+        """Somebody says that it is this member."""
         assert self.generations is not None
-        key = self._keys.get(who.uid)
-        if not self.generations.knows(who.uid) or (who.uid in self._links if key is None else who.key != key):
+        seat = self.generations.seat(who.uid)
+        if seat is None or not self._proves(who, seat.public, link):
             link.close()  # one that is not known yet comes again
             return
-        self._keys[who.uid] = who.key
-        link.send(pack(Key(self._key_for(who.uid))))
         self._linked(who.uid, link)
 
-    def _key_for(self, uid: str) -> str:
-        return hmac.digest(self._secret, uid.encode(), "sha256").hex()[:32]
+    def _proves(self, who: Iam, public: str, link: Link) -> bool:
+        wanted = self._identity.proof(public, who.uid, self.uid, link.key) if public else ""
+        return bool(wanted) and hmac.compare_digest(who.proof.encode(), wanted.encode())
 
     def _begun(self) -> None:
         for seat in self.now.seats:
@@ -308,7 +300,8 @@ class Mesh:
                 except TransportError as why:
                     log.debug("hocket: %s", why)
                     continue
-                self.reactor.soon(lambda link=link: self._reached(seat.uid, link))  # type: ignore[misc]
+                proof = self._identity.proof(seat.public, self.uid, seat.uid, link.key) if seat.public else ""
+                self.reactor.soon(partial(self._reached, seat.uid, link, proof))
                 return
             self.reactor.soon(lambda: self._not_reached(seat.uid))
             time.sleep(pause)
@@ -325,9 +318,9 @@ class Mesh:
             self._do(self.generations.unlinked(uid))
             self._missed(uid)
 
-    def _reached(self, uid: str, link: Link) -> None:
+    def _reached(self, uid: str, link: Link, proof: str) -> None:
         """That member speaks as soon as it knows who this is, so it is listened to before it is told."""
-        link.send(pack(Iam(self.uid, self._key_for(uid))))
+        link.send(pack(Iam(self.uid, proof)))
         self._linked(uid, link)
         link.start()
 
@@ -339,6 +332,7 @@ class Mesh:
         if uid in self._links:
             self._links[uid].close()
         self._links[uid] = link
+        link.most = LIMIT
         link.on_message = lambda packed: self._hears(uid, packed)
         link.on_end = lambda how: self._lost(uid, link)
         if self._mine.generation == self.now.number:
@@ -356,10 +350,7 @@ class Mesh:
         except Malformed as why:
             log.warning("hocket: a member sent a message that is not understood: %s", why)
 
-    def _is_told(self, uid: str, word: Key | Renews) -> None:
-        if isinstance(word, Key):
-            self._keys.setdefault(uid, word.key)
-            return
+    def _is_told(self, uid: str, word: Renews) -> None:
         self._renewing[uid] = word
         with self._changed:
             self._changed.notify_all()
@@ -371,6 +362,7 @@ class Mesh:
         del self._links[uid]
         if self.generations is None or self.closed:
             return
+        self._do(self.generations.cut(uid))
         self.reactor.later(PROOF[self._watched.get(uid) is None], lambda: self._not_reached(uid))
         seat = next((each for each in self.generations.others() if each.uid == uid), None)
         if seat is not None and self.now.rank is not None:
@@ -396,7 +388,7 @@ class Mesh:
             link.send(pack(Full(self.own.most)))
             link.close()
             return
-        if seat.uid in self._guests or not self.generations.has_room(seat):
+        if seat.uid in self._guests or not self.generations.has_room(seat) or self._is_another(seat):
             link.close()  # it comes again
             return
         self._guests[seat.uid] = link
@@ -404,6 +396,10 @@ class Mesh:
         link.on_end = lambda how: self._gives_up(seat.uid)
         self._do(self.generations.waits(seat))
         self._admit()
+
+    def _is_another(self, seat: Seat) -> bool:
+        """Does it say that it is a member, which it is not?"""
+        return seat.uid in self.now.ranks and seat not in self.now.seats
 
     def _gives_up(self, uid: str) -> None:
         self._guests.pop(uid, None)

@@ -7,7 +7,10 @@ learned that; who asks about an earlier one is told what was decided, also if it
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import re
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -20,10 +23,12 @@ from hocket.control.protocol.words import Made
 
 HISTORY = 16
 """Generations that are over, whose agreement is still told to who asks."""
-EARLY = 10_000
-"""Words about later generations that are kept."""
+EARLY, EARLY_BYTES = 10_000, 16 << 20
+"""Words about later generations that are kept, and bytes of those of each member."""
 GUESTS, SEAT = 256, 16 << 10
 """Newcomers that wait at once, and bytes of what each says: members tell each other, and agree on all of it."""
+PID, PORT, TICK, UID = 1 << 31, 1 << 16, 1 << 62, 64
+"""All are below: the numbers that a seat says, and the length of its name."""
 
 
 class Seat(NamedTuple):
@@ -39,6 +44,8 @@ class Seat(NamedTuple):
     """When, by that kernel's clock: a pid alone may be another's by now."""
     info: Any = None
     """The newcomer's own words."""
+    public: str = ""
+    """Its public key, by which it proves that it is this process; "": it cannot."""
 
 
 # --- what members tell each other
@@ -172,19 +179,24 @@ class Generations:
         """Whose connection has ended."""
         self.lobby: dict[str, Seat] = {}
         self._early: list[tuple[str, Says]] = []
+        self._early_bytes: dict[str, int] = {}
+        self._with: set[str] = set()
+        """With whom there is a connection: that it is dead counts once that has ended."""
+        self._said_dead: set[str] = set()
 
     @property
     def member(self) -> bool:
         """Is this process still one?"""
         return self.now.rank is not None
 
-    def knows(self, uid: str) -> bool:
-        """Is it a member, or was it one lately?  Who was left out is to hear that."""
-        return any(uid in each.ranks for each in [self.now, *self.past.values()])
+    def seat(self, uid: str) -> Seat | None:
+        """Of a member, or of who was one lately: who was left out is to hear that."""
+        known = (each for each in [self.now, *self.past.values()] if uid in each.ranks)
+        return next((each.seats[each.ranks[uid]] for each in known), None)
 
     def has_room(self, seat: Seat) -> bool:
         """May this newcomer wait, too?"""
-        return len(self.lobby) < GUESTS and len(name_of(seat)) <= SEAT
+        return len(self.lobby) < GUESTS and makes_sense(seat) and len(name_of(seat)) <= SEAT
 
     def others(self) -> list[Seat]:
         """Whom this process knows to belong to the job, and not to be gone."""
@@ -217,13 +229,20 @@ class Generations:
     def linked(self, uid: str) -> list[To | Claim]:
         """There is a connection to this process: what may have been lost is said again, also of what is decided."""
         self.away.discard(uid)
+        self._said_dead.discard(uid)
+        self._with.add(uid)
         instructions = self._about(uid, of.Back)
         instructions += [To(uid, Waits(seat)) for seat in self.lobby.values()]
         return instructions
 
+    def cut(self, uid: str) -> list[To | Claim]:
+        """The connection with it has ended.  It may come again soon, unless its host has said that it is dead."""
+        self._with.discard(uid)
+        return self.proven(uid, tell=False) if uid in self._said_dead else []
+
     def unlinked(self, uid: str) -> list[To | Claim]:
         self.away.add(uid)
-        return self._about(uid, of.Away)
+        return [*self.cut(uid), *self._about(uid, of.Away)]
 
     def proven(self, uid: str, left: bool = False, tell: bool = True) -> list[To | Claim]:
         """It is gone for good.  `tell`: this process saw it itself, so other hosts are to know."""
@@ -260,10 +279,17 @@ class Generations:
         if by not in self.now.ranks:
             return []
         if isinstance(message, Dead):
-            return self.proven(message.uid, tell=False) if self._may_know(by, message.uid) else []
+            return self._is_dead(message.uid) if self._may_know(by, message.uid) else []
         if isinstance(message, Waits):
             return self.waits(message.seat, tell=False)
         return self.gave(message.uid, tell=False)
+
+    def _is_dead(self, uid: str) -> list[To | Claim]:
+        """Which host a member is on is its own word, so that of a living one it does not count."""
+        if uid in self._with:
+            self._said_dead.add(uid)
+            return []
+        return self.proven(uid, tell=False)
 
     def _may_know(self, by: str, uid: str) -> bool:
         """Does it share a host with this one?  Of this process's own host it asks the kernel itself."""
@@ -272,13 +298,18 @@ class Generations:
 
     def _hear(self, by: str, message: Says) -> list[To | Claim]:
         if message.generation > self.now.number:
-            if len(self._early) < EARLY:
+            nbytes = self._early_bytes.get(by, 0) + len(json.dumps(message.word))
+            if len(self._early) < EARLY and nbytes <= EARLY_BYTES:
                 self._early.append((by, message))
+                self._early_bytes[by] = nbytes
             return []
         generation = self.past.get(message.generation, self.now)
         if generation.number != message.generation or by not in generation.ranks:
             return []  # fencing
-        return self._take(generation, by, unpack(message.word, WORDS), message.generation, message.round)
+        word = unpack(message.word, WORDS)
+        if (made := getattr(word, "value", None)) is not None:
+            _check(made, len(generation.seats))
+        return self._take(generation, by, word, message.generation, message.round)
 
     # --- one agreement, and the next
 
@@ -346,10 +377,43 @@ class Generations:
                 instructions += self._take(now, self.me, of.Away(now.ranks[uid]))
         for seat in self.lobby.values():
             instructions += self._take(now, self.me, of.Newcomer(name_of(seat)))
-        early, self._early = self._early, []
+        early, self._early, self._early_bytes = self._early, [], {}
         for by, message in early:
-            instructions += self._hear(by, message)
+            with contextlib.suppress(Malformed):
+                instructions += self._hear(by, message)
         return instructions
+
+
+def makes_sense(seat: Seat) -> bool:
+    """Can members use it?  Where a process listens, and which it is, are its own words."""
+    return (
+        0 < len(seat.uid) < UID and seat.uid.isprintable() and seat.addresses != []
+        and all(map(_is_place, seat.addresses)) and 0 < seat.pid < PID and 0 <= seat.started < TICK
+        and (not seat.public or seat.uid == uid_of(seat.public) and bool(re.fullmatch("[0-9a-f]{64}", seat.public)))
+    )  # fmt: skip
+
+
+def uid_of(public: str) -> str:
+    """The name of the process with this public key: who passes its seat on cannot put another key into it."""
+    return hashlib.sha256(public.encode()).hexdigest()[:16]
+
+
+def _is_place(address: list[Any]) -> bool:
+    kinds = [type(each) for each in address]
+    if not kinds or kinds[0] is not str:
+        return False
+    if address[0] == "unix":
+        return kinds == [str, str]
+    return address[0] == "tcp" and kinds == [str, str, int] and 0 < address[2] < PORT
+
+
+def _check(made: Made, size: int) -> None:
+    """Raises Malformed: so many members cannot have agreed on this."""
+    ranks, all_ = made.members, {*made.members, *(rank for rank, _ in made.lost)}
+    if not ranks or len(made.infos) != len(ranks) or sorted({*ranks}) != [*ranks] or not all_ <= {*range(size)}:
+        raise Malformed(f"an agreement of {size} members on {str(ranks)[:80]}")
+    if len({seat_of(name).uid for name in made.newcomers}) != len(made.newcomers):
+        raise Malformed("an agreement lets somebody in twice")
 
 
 def name_of(seat: Seat) -> str:
@@ -361,6 +425,8 @@ def seat_of(name: str) -> Seat:
     """Raises Malformed."""
     try:
         seat: Seat = checked(Seat, json.loads(name), "newcomer")
-    except ValueError as why:
+    except (ValueError, RecursionError) as why:
         raise Malformed(f"newcomer: {why}") from None
+    if not makes_sense(seat):
+        raise Malformed(f"newcomer: {name[:80]!r} cannot be used")
     return seat

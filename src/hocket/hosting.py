@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from hocket.arguments import seconds
+from hocket.collectives.base.config import given
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.elastic import joining
 from hocket.collectives.job.place import meeting_path, own_address
@@ -37,12 +38,16 @@ def limit(timeout: float | None) -> float:
     return MEETING if timeout is None else seconds(timeout, "timeout", f"{MEETING:g}")
 
 
-def notice(join: str | Store, timeout: float = 10.0) -> Any:
+def notice(
+    join: str | Store, timeout: float = 10.0, *, secret: str | bytes | None = None, encrypt: bool | None = None,
+    iface: str | None = None,
+) -> Any:  # fmt: skip
     """The word of a member of an elastic job to those who may come (`comm.set_notice`); None: nothing.
 
-    `join`: as `hocket.init` has it.  Raises AuthError (another secret), TransportError (nobody is there).
+    `join` and the rest: as in `hocket.init`.  Raises AuthError (another secret), TransportError (nobody is there).
     """
-    return joining.notice_of(join, config(), "secret", seconds(timeout, "timeout"))
+    settings = given(config(), secret, iface, encrypt)
+    return joining.notice_of(join, settings, "secret", seconds(timeout, "timeout"))
 
 
 def join(rank: int, size: int, store: Store, host: str, timeout: float | None = None, **options: Any) -> Communicator:

@@ -108,14 +108,19 @@ class Crew:
         self._server = None if serve is None else Server(comm, serve)
 
     @classmethod
-    def join(cls, join: Any, state: Replica, *, timeout: float = 60.0, **more: Any) -> Crew:
+    def join(
+        cls, join: Any, state: Replica, *, timeout: float = 60.0, secret: str | bytes | None = None,
+        encrypt: bool | None = None, iface: str | None = None, **more: Any,
+    ) -> Crew:  # fmt: skip
         """A newcomer's: take a member's state while they train, if one serves it, and only then come to the job.
 
-        When the members let it in, what has changed meanwhile is all that moves.  `join`: as `hocket.init` has it;
-        `timeout`: seconds until they have, and before that for each message of the state; `more`: arguments of `Crew`.
+        When the members let it in, what has changed meanwhile is all that moves.  `join`, `secret`, `encrypt` and
+        `iface`: as `hocket.init` has them; `timeout`: seconds until they have, and before that for each message of the
+        state; `more`: arguments of `Crew`.
         """
-        digests = blocks.digests(state.arrays()) if load(join, state, timeout) else None
-        crew = cls(hocket.init(join=join, timeout=timeout), timeout=timeout, **more)
+        how: dict[str, Any] = {"secret": secret, "encrypt": encrypt, "iface": iface}
+        digests = blocks.digests(state.arrays()) if load(join, state, timeout, **how) else None
+        crew = cls(hocket.init(join=join, timeout=timeout, **how), timeout=timeout, **more)
         crew._digests = digests
         return crew
 

@@ -73,14 +73,14 @@ def send(pair: Communicator, state: Replica) -> None:
         pair.send(array, 1)
 
 
-def load(join: Any, state: Replica, timeout: float = 600.0) -> bool:
+def load(join: Any, state: Replica, timeout: float = 600.0, **how: Any) -> bool:
     """Take a member's arrays, as they are.  False: the members offer none, or it was not to be had within `timeout`
-    seconds.  Raises MismatchError (other shapes)."""
-    notice = hosting.notice(join, min(timeout, NOTICE))
+    seconds.  `how`: secret, encrypt and iface, as `hocket.init` has them.  Raises MismatchError (other shapes)."""
+    notice = hosting.notice(join, min(timeout, NOTICE), **how)
     if not isinstance(notice, dict) or WORD not in notice:
         return False
     try:
-        _take(hocket.connect(notice[WORD], timeout=min(timeout, CONNECT)), state, timeout)
+        _take(hocket.connect(notice[WORD], timeout=min(timeout, CONNECT), **how), state, timeout)
     except MismatchError:
         raise
     except Error as why:

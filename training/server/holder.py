@@ -48,6 +48,8 @@ AGAIN = 0.1
 """Seconds between two attempts to reach it."""
 SOON = 30.0
 """Seconds that a link waits for the view of which its other end speaks."""
+STRANGE, SEVERAL = 256, 8
+"""Links at once, at most: of processes that are in no view, and of each one that is; the oldest gives way."""
 BOOKS = 64 << 20
 """Bytes of workers' numbers and clocks that a copy is told, at most."""
 LAST, LOOK = 1.0, 0.001
@@ -77,6 +79,9 @@ class Holder:
         self._links: dict[int, Link] = {}
         self._unreached: set[tuple[int, int]] = set()
         """To other servers, by uid."""
+        self._guests: dict[int, dict[Link, None]] = {}
+        """Links that others have made, by uid (0: it is in no view), the oldest first; under `_counting`."""
+        self._counting = threading.Lock()
         self.view: View | None = None
         self._generation = -1
         self.installed: list[Callable[[View | None], None]] = []
@@ -133,6 +138,7 @@ class Holder:
                 self.over.set()
             else:
                 self.view, self._generation = view, view.generation
+                self._recount(view)
             self._viewed.notify_all()
         for each in self.installed:
             each(view)
@@ -188,6 +194,32 @@ class Holder:
         return link
 
     # --- links (incoming.py)
+
+    def came(self, link: Link) -> None:
+        self._count(link, 0)
+
+    def _count(self, link: Link, uid: int) -> None:
+        """A link of this process, or (0) of one that is in no view."""
+        with self._counting:
+            if not link.open:
+                return
+            for guests in self._guests.values():
+                guests.pop(link, None)
+            guests = self._guests.setdefault(uid, {})
+            guests[link] = None
+            oldest = next(iter(guests)) if len(guests) > (SEVERAL if uid else STRANGE) else None
+            if oldest is not None:
+                del guests[oldest]
+        if oldest is not None:
+            oldest.comm.abort(ValueError(f"process {oldest.uid} has too many links to a server"))
+
+    def _recount(self, view: View) -> None:
+        """Who has come before its view did is known now."""
+        with self._counting:
+            known = [link for link in self._guests.get(0, ()) if link.uid in view.workers or link.uid in view.addresses]
+        for link in known:
+            assert link.uid is not None
+            self._count(link, link.uid)
 
     def knows(self, words: Sequence[int]) -> bool:
         """Is the frame's shard here, in its generation?  Else it may come with the next view."""
@@ -247,11 +279,12 @@ class Holder:
         if out:
             self._send(replica, out)
 
-    @staticmethod
-    def _name(link: Link, named: Named) -> None:
+    def _name(self, link: Link, named: Named) -> None:
         if link.made or link.uid not in (None, named.uid) or number_of(named.token) != named.uid:
             raise ValueError(f"a link says that it is of process {named.uid}, and does not prove it")
         link.uid = named.uid
+        if self.view is not None and (named.uid in self.view.workers or named.uid in self.view.addresses):
+            self._count(link, named.uid)
 
     def ended(self, link: Link, error: Exception | None) -> None:
         """The link's end: its workers are gone, and copies are reached again."""
@@ -259,6 +292,11 @@ class Holder:
             expected = isinstance(error, (Error, ValueError, LookupError))
             log.log(logging.INFO if expected else logging.ERROR, "%s: a link has ended: %r", self.who, error)
         link.close(None if isinstance(error, Error) else error)
+        with self._counting:
+            for uid, guests in list(self._guests.items()):
+                guests.pop(link, None)
+                if not guests:
+                    del self._guests[uid]
         left = [who for who, its in list(self.workers.items()) if its is link]  # the others have a new link
         for who in left:
             del self.workers[who]

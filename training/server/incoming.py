@@ -33,6 +33,9 @@ Job = Callable[[], None]
 class Hears(Protocol):
     """Whose frames they are."""
 
+    def came(self, link: Link) -> None:
+        """Somebody has made it."""
+
     def knows(self, words: Any) -> bool:
         """Can this frame be carried out without waiting for a view?"""
 
@@ -129,7 +132,9 @@ class Incoming:
                 comm = self._pairs.accept()
             except Error:
                 return
-            self.add(Link(comm))
+            link = Link(comm)
+            self.server.came(link)
+            self.add(link)
 
     def _read(self) -> None:
         with self._selector as selector:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hocket.control.addresses import remove_dead
+from hocket.control.elastic.door import Iam
+from hocket.control.elastic.mesh import Mesh
+from hocket.control.elastic.proving import Identity, times
+from hocket.control.elastic.reaching import PEER, Own, address_of, reach
+from hocket.control.link import Link
+from hocket.control.protocol.generations import Generation, Leaves, Seat, makes_sense, uid_of
+from hocket.control.protocol.messages import pack
+from hocket.control.reactor import Reactor
+from hocket.control.secret import read_text
 from support.elastic_ranks import HOST, Newcomer, said
 from support.jobs import Job
 
@@ -45,15 +56,18 @@ elastic.NEWCOMERS = 1.0
 """
 
 
-def beside(source: str, lies: str) -> list[dict[str, Any]]:
-    """Run `source` on two members while somebody runs `lies`: the members' output."""
+def beside(source: str, lies: str, prints: str = "") -> list[dict[str, Any]]:
+    """Run `source` on two members while somebody runs `lies`, who prints this: the members' output."""
     with Job(2, PATIENT + source, env={"HOCKET_SECRET": SECRET}) as job:
         liar = Newcomer(job, LIAR + lies, HOCKET_SECRET=SECRET)
         try:
-            return said(job.wait(30), 0, 1)
+            rows = said(job.wait(30), 0, 1)
         finally:
             liar.process.kill()
-            print(liar.process.communicate())
+            out, err = liar.process.communicate()
+            print(err)
+        assert out == prints
+        return rows
 
 
 def test_what_a_seat_names_is_not_deleted(tmp_path: Path) -> None:
@@ -109,9 +123,15 @@ told(comm, links=len(comm.world.elastic.mesh._links))
     rows = beside(source, """
 mesh, admitted = come()
 inside, (other, target) = own._replace(job=admitted.job), admitted.seats[:2]
+def proven(seat, word):
+    link = Link(reactor, reach(inside, address_of(seat.addresses[0]), PEER, 2.0))
+    reactor.soon(link.start)
+    link.send(pack(Iam(mesh.uid, mesh._identity.proof(seat.public, mesh.uid, seat.uid, link.key))))
+    link.send(pack(word))
+    return link
 while True:
     links = [
-        say(inside, address_of(other.addresses[0]), PEER, Iam(mesh.uid, mesh._key_for(other.uid)), Dead(target.uid)),
+        proven(other, Dead(target.uid)),
         say(inside, address_of(other.addresses[0]), PEER, Iam(target.uid, "a key"), Leaves()),
         say(inside, address_of(target.addresses[0]), PEER, Iam(other.uid, "a key"), Leaves()),
         say(own, address_of(other.addresses[0]), LOBBY, Iam(target.uid, "a key"), Leaves())]
@@ -156,3 +176,136 @@ for i in range(300):
 time.sleep(20)
 """)
     assert [(row["most"], row["big"]) for row in rows] == [(256, [])] * 2
+
+
+def test_a_seat_that_makes_no_sense_does_not_wait() -> None:
+    """Where it listens and which process it is are its own words; nor does one of a member's name."""
+    source = """
+until_waiting(1)
+told(comm, lobby=[each.uid for each in comm.world.elastic.mesh.lobby()])
+"""
+    rows = beside(source, """
+from hocket.control.protocol.generations import Seat
+seat = Seat("honest", [["tcp", "127.0.0.1", 1]], "no host", 1, 1)
+tcp = ["tcp", "127.0.0.1"]
+lies = [dict(addresses=each) for each in ([], [[]], [["tcp"]], [[*tcp, "x"]], [[*tcp, 1 << 16]], [["unix"]], [[7, {}]])]
+lies += [dict(pid=10**30), dict(pid=-1), dict(pid=0), dict(started=10**30)]
+lies += [dict(uid=""), dict(uid="x" * 64), dict(uid="\\x1b[2J")]
+links = [say(own, doors[0], LOBBY, Enter(seat._replace(**{"uid": str(i), **each}))) for i, each in enumerate(lies)]
+links += [say(own, doors[0], LOBBY, Enter(seat))]
+time.sleep(20)
+""")
+    assert [row["lobby"] for row in rows] == [["honest"]] * 2
+
+
+def test_nobody_is_told_of_the_members_under_a_members_name() -> None:
+    source = """
+until_waiting(1)
+comm = comm.renew()
+time.sleep(0.5)
+told(comm)
+"""
+    rows = beside(source, """
+from hocket.control.protocol.generations import Seat
+_, admitted = come()
+for target in admitted.seats[:2]:
+    heard = []
+    link = Link(reactor, reach(own, doors[0], LOBBY, 2.0))
+    link.on_message, link.on_end = heard.append, lambda how: heard.append(how)
+    reactor.soon(link.start)
+    link.send(pack(Enter(Seat(target.uid, [["tcp", "127.0.0.1", 1]], "no host", 1, 1))))
+    while not heard:
+        time.sleep(0.01)
+    print("TOLD" if isinstance(heard[0], dict) else "not told")
+""", "not told\n" * 2)
+    assert [row["size"] for row in rows] == [2, 2]  # it never comes to their meeting
+
+
+def test_who_holds_the_key_takes_few_connections_and_little_memory() -> None:
+    """Connections that say nothing, that come to a meeting that never is, and a first word that is long."""
+    source = """
+until_waiting(1)
+files = lambda: len(os.listdir("/proc/self/fd"))
+memory = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
+before = files(), memory()
+note(f"looks {me}")
+await_note("came")
+held, grown = files() - before[0], memory() - before[1]
+note(f"seen {me}")
+told(comm, held=held, grown=grown)
+"""
+    rows = beside(source, """
+import resource
+from hocket.control.protocol.membership import PURPOSE
+from hocket.control.protocol.generations import Seat
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+links = [say(own, doors[0], LOBBY, Enter(Seat("honest", [["tcp", "127.0.0.1", 1]], "no host", 1, 1)))]
+for rank in range(2):
+    while not os.path.exists(os.path.join(directory, f"looks {rank}")):
+        time.sleep(0.01)
+for i in range(400):
+    links += [say(own, doors[0], LOBBY)]
+for i in range(20):
+    sock = reach(own, doors[0], LOBBY, 2.0)
+    sock.setblocking(True)
+    try: sock.sendall((15 << 20).to_bytes(4, "big") + bytes(4 << 20))
+    except OSError: pass
+    links.append(sock)
+open(os.path.join(directory, "came"), "w").close()
+time.sleep(20)
+""")
+    assert rows[0]["held"] < 300 and rows[0]["grown"] < 20 << 20, rows
+
+
+def test_a_members_first_connection_is_proven() -> None:
+    """Nobody has heard of it yet, but for its seat; what it has proven on one connection proves nothing on another."""
+    reactor = Reactor()
+    own = Own("a job", read_text(SECRET), False, [("tcp", "127.0.0.1", 0)])
+    first, second, liar = (Mesh(reactor, own) for _ in range(3))
+    try:
+        seats = [second.seat, first.seat, liar.seat]
+        first.begin(Generation(0, seats, first.uid), met=0)  # it dials the second, which does not know it yet
+        here, public = address_of(first.seat.addresses[0]), first.seat.public
+        ended: list[str] = []
+
+        def comes(proof: Callable[[Link], str]) -> None:
+            link = Link(reactor, reach(own, here, PEER, 2.0))
+            link.on_end = ended.append
+            reactor.soon(link.start)
+            link.send(pack(Iam(second.uid, proof(link))))
+            link.send(pack(Leaves()))
+
+        overheard = second._identity.proof(public, second.uid, first.uid, b"another connection")
+        wrong: list[Callable[[Link], str]] = [
+            lambda link: "", lambda link: "a key", lambda link: overheard,
+            lambda link: liar._identity.proof(public, second.uid, first.uid, link.key),
+            lambda link: second._identity.proof(public, first.uid, second.uid, link.key),
+        ]  # fmt: skip
+        for each in wrong:
+            comes(each)
+        until = time.monotonic() + 5
+        while len(ended) < len(wrong) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert first.generations is not None and len(ended) == len(wrong) and not first.generations.gone
+        comes(lambda link: second._identity.proof(public, second.uid, first.uid, link.key))
+        while not first.generations.gone and time.monotonic() < until:
+            time.sleep(0.01)
+        assert first.generations.gone == {second.uid: True}
+    finally:
+        for mesh in (first, second, liar):
+            mesh.close()
+        reactor.close()
+
+
+def test_a_seat_that_is_passed_on_keeps_its_key() -> None:
+    one, other = Identity(), Identity()
+    seat = Seat(uid_of(one.public), [["tcp", "127.0.0.1", 1]], "a host", 1, 1, None, one.public)
+    assert makes_sense(seat) and not makes_sense(seat._replace(public=other.public))
+
+
+def test_the_keys_are_those_of_rfc_7748() -> None:
+    scalar = bytes.fromhex("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4")
+    point = bytes.fromhex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c")
+    assert times(scalar, point).hex() == "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"
+    one, other = Identity(), Identity()
+    assert one.proof(other.public, "a", "b", b"c") == other.proof(one.public, "a", "b", b"c")

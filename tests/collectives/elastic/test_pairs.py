@@ -17,7 +17,11 @@ import pytest
 import hocket
 from hocket.collectives.elastic import pairs as of_two
 from hocket.control import secret
-from hocket.control.handshake import AuthError
+from hocket.control.dial import dial
+from hocket.control.handshake import AuthError, Hello
+from hocket.control.link import Link
+from hocket.control.protocol.membership import PURPOSE
+from hocket.control.protocol.messages import Join, pack
 from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import Identity, Meet
 from support.worlds import PATH
@@ -178,3 +182,41 @@ def test_a_pair_that_differs_is_its_own_loss() -> None:
         assert len(accepted) == 1
     with pytest.raises(hocket.ArgumentError, match="transport 'carrier' is not known"):
         hocket.listen(secret=SECRET, transport="carrier")
+
+
+def test_connections_that_wait_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes beyond them is turned away, as is who says that it is the listening process."""
+    monkeypatch.setattr(of_two, "ARRIVED", 3)
+    with hocket.listen(secret=SECRET) as listener:
+        place = listener.address
+        comms: list[Any] = []
+        waiting = [
+            threading.Thread(target=lambda: comms.append(hocket.connect(place, secret=SECRET, timeout=20)))
+            for _ in range(3)
+        ]
+        for each in waiting:
+            each.start()
+        while len(listener._waiting) < 3:
+            time.sleep(0.01)
+        with pytest.raises(hocket.Error):
+            hocket.connect(place, secret=SECRET, timeout=1)
+        accepted = [listener.accept(timeout=10) for _ in range(3)]
+        for each in waiting:
+            each.join()
+        reactor, over = Reactor(), threading.Event()
+        host, port = place.removeprefix("tcp:").rsplit(":", 1)
+        hello = Hello(0, PURPOSE, of_two.JOB)
+        link = Link(reactor, dial(("tcp", host, int(port)), secret.read_text(SECRET), hello, 2.0))
+        link.on_end = lambda how: over.set()
+        reactor.soon(link.start)
+        link.send(pack(Join(0, 2, 1, "a host")))
+        assert over.wait(5)
+        reactor.close()
+        last = threading.Thread(target=lambda: comms.append(hocket.connect(place, secret=SECRET, timeout=10)))
+        last.start()
+        accepted.append(listener.accept(timeout=10))
+        last.join()
+        for comm in comms:
+            threading.Thread(target=comm.close).start()
+        for comm in accepted:
+            comm.close()

@@ -5,8 +5,21 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
+
 from hocket.control.protocol import words as of
-from hocket.control.protocol.generations import Claim, Generation, Generations, Seat, To, name_of, seat_of
+from hocket.control.protocol.checking import Malformed
+from hocket.control.protocol.generations import (
+    Claim,
+    Dead,
+    Generation,
+    Generations,
+    Says,
+    Seat,
+    To,
+    name_of,
+    seat_of,
+)  # fmt: skip
 from hocket.control.protocol.messages import pack
 from support import cases
 
@@ -240,3 +253,49 @@ def test_what_all_hear_is_one_message() -> None:
     for word in ("prepare", "accept", "decided"):
         same = [each.message for each in said if [*each.message.word] == [word]]
         assert len(same) == 3 and len({id(message) for message in same}) == 1, (word, same)
+
+
+def elsewhere(*names: str) -> list[Seat]:
+    """Each on a host of its own but for the last two, which say that they are on one."""
+    return [seat(uid)._replace(host=f"host {min(i, len(names) - 2)}") for i, uid in enumerate(names)]
+
+
+def test_a_member_that_there_is_a_connection_with_is_not_dead() -> None:
+    """Which host one is on is its own word; that another one there is dead counts once its connection has ended."""
+    seats = elsewhere("a", "b", "c")
+    me = Generations("a", Generation(0, seats, "a"))
+    me.linked("b")
+    me.hear("c", pack(Dead("b")))
+    assert not me.gone
+    me.linked("b")  # another connection: what was said is over
+    me.cut("b")
+    assert not me.gone
+    me.linked("b")
+    me.hear("c", pack(Dead("b")))
+    me.cut("b")
+    assert me.gone == {"b": False}
+
+
+def test_an_agreement_that_cannot_be_is_malformed() -> None:
+    me = Generations("a", Generation(0, [seat(uid) for uid in "abc"], "a"))
+    name = name_of(seat("d"))
+    good = of.Made((0, 1), (name,), (None, None), ((2, "dead"),))
+    for made in (
+        good._replace(members=(0, 3)), good._replace(members=(1, 0)), good._replace(members=(), infos=()),
+        good._replace(infos=(None,)), good._replace(lost=((7, "dead"),)), good._replace(newcomers=(name, name)),
+        *(good._replace(newcomers=(each,)) for each in (
+            "x", "[" * 9999, name_of(seat("d")._replace(pid=-1)), name_of(seat("d")._replace(addresses=[["tcp"]])))),
+    ):  # fmt: skip
+        for word in (of.Decided(made), of.Accept((1, 1), made)):
+            with pytest.raises(Malformed):
+                me.hear("b", pack(Says(0, pack(word))))
+    me.hear("b", pack(Says(0, pack(of.Decided(good)))))
+    assert me.now.number == 1
+
+
+def test_early_words_of_a_member_are_bounded() -> None:
+    me = Generations("a", Generation(0, [seat(uid) for uid in "abc"], "a"))
+    for uid in "bc":
+        for _ in range(20):
+            me.hear(uid, pack(Says(7, {"a word": "x" * (1 << 20)})))
+    assert [[by for by, _ in me._early].count(uid) for uid in "bc"] == [15, 15]

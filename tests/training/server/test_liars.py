@@ -16,6 +16,7 @@ import numpy as np
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import Client, Range, Rows, serve
+from hocket.training.server import holder
 from hocket.training.server.shards.store import Change, What
 from hocket.training.server.wire import messages as say
 from hocket.training.server.wire.frames import CODE, Frame, framed
@@ -156,3 +157,45 @@ def lies(comm: Communicator) -> None:
 
 def test_who_lies_ends_its_own_link() -> None:
     spread(lies, 3, "shm")
+
+
+def comes_often(comm: Communicator) -> None:
+    """Links that say nothing, those of a process that is in no view, and many of one that is: the oldest give way."""
+    if comm.rank == 0:
+        holder.STRANGE = 4
+        server = serve(comm, TABLES, on=[0])
+        comm.barrier()
+        comm.barrier()
+        with server.holder._counting:
+            counts = sorted(len(guests) for guests in server.holder._guests.values())
+        assert counts[-1] <= holder.SEVERAL and len(server.holder._incoming._lines) <= 4 + holder.SEVERAL + 1, counts
+        comm.barrier()
+        assert server.wait(60)
+        return
+    with Client(comm, TABLES) as client:
+        comm.barrier()
+        made = []
+        if comm.rank == 2:
+            view, me = client._heads.view, client._heads._worker
+            assert view is not None
+            address = view.addresses[view.heads[0]]
+            for named in [None] * 3 + [say.drawn()] * 3 + [me] * 10:
+                made.append(Link(hocket.connect(address, like=comm), to_server=True))
+                if named is not None:
+                    made[-1].send(framed(0, named))
+            for each in made[:2]:
+                assert ends(each)
+            for each in made[6:8]:
+                assert ends(each)
+        comm.barrier()
+        if comm.rank == 1:
+            client.push("w", np.ones(4))
+        comm.barrier()
+        for each in made:
+            each.close(ValueError("the test is over"))
+        if comm.rank == 2:
+            client._leave(said=False)  # its own link was the oldest
+
+
+def test_links_of_a_process_and_of_strangers_are_few() -> None:
+    spread(comes_often, 3, "shm")
