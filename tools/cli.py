@@ -17,6 +17,7 @@ COMMANDS = {
     "explain": ("hocket.tools.shell.explain", "which transports and algorithms a job uses, and why"),
     "top": ("hocket.tools.top", "this user's jobs on this host, also those that hang: where each rank is"),
     "report": ("hocket.tools.report", "what a trace says: in words, as a page, and what would help"),
+    "reshard": ("hocket.tools.reshard.command", "a checkpoint in shards, written again for another number of ranks"),
     "trace": ("hocket.tools.trace", "join what the ranks of a job left, also after a crash, into one trace"),
     "doctor": ("hocket.tools.doctor.command", "what works on this machine, or (--job) between the ranks of a job"),
     "complete": ("hocket.tools.shell.complete", "the words that may come next, for a shell's completion"),

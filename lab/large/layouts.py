@@ -31,7 +31,7 @@ from hocket.collectives.layouts.deal import deal
 from hocket.conformance.jobs.ranks import found_here, found_on, main_or_rank
 from hocket.errors import ArgumentError
 from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
+from hocket.system.namespaces.hosts import CABLE, hosts, refusal, remove_stale, sent
 
 MODULE = "hocket.lab.large.layouts"
 PATIENCE, ROUNDS, RANKS = 600.0, 7, 4
@@ -117,7 +117,7 @@ def _bytes(moves: Any) -> int:
 
 def _cable(comm: Any) -> Any:
     """Bytes that the hosts have put on the cable; None if there is none."""
-    if "CABLE" not in os.environ:
+    if "GLOO_SOCKET_IFNAME" not in os.environ:
         return None
     comm.barrier()
     mine = sent() if comm.local_rank == 0 else 0
@@ -214,15 +214,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mb", type=float, default=120.0, help="megabytes of the model (120)")
     parser.add_argument("--rate", help="of the cable between two hosts, in tc's words; else all are on this host")
     options = parser.parse_args(argv)
+    meets = str(os.getpid())
     words = [sys.executable, "-m", MODULE, "rank", str(options.mb)]
     if options.rate is None:
-        found = found_here(words, RANKS, MODULE, PATIENCE, MEETS=str(os.getpid()))
+        found = found_here(words, RANKS, MODULE, PATIENCE, MEETS=meets)
     else:
         if why := refusal(options.rate):
             raise ArgumentError(why)
         remove_stale()
         with hosts(options.rate) as names, tempfile.TemporaryDirectory() as place:
-            found = found_on(names, RANKS // 2, words, MODULE, PATIENCE, CABLE="1", PLACE=place, MEETS=str(os.getpid()))
+            env = {"GLOO_SOCKET_IFNAME": CABLE, "PLACE": place, "MEETS": meets}
+            found = found_on(names, RANKS // 2, words, MODULE, PATIENCE, **env)
     others = ("memcpy", "gather", "DTensor on hocket", "DTensor on Gloo", "files")
     heading(("case", "moves, MB", "cable, MB", "least, MB", "hocket, ms", *(f"x {other}" for other in others)))
     for row in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 import random
 import time
 import tracemalloc
@@ -17,6 +18,7 @@ import hocket
 from hocket import Layout
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.layouts import moving, pulls
+from support.faulty import facts, job
 
 DTYPES = ("float32", "int8", "float64", "complex128", "uint16", "bool")
 Trees = dict[str, Layout]
@@ -249,3 +251,28 @@ def test_nobody_reads_before_it_may_or_when_it_may_no_more(monkeypatch: pytest.M
 
     with hocket.local_world(2) as world:
         assert world.run(run) == [[1.0] * 500] * 2
+
+
+LOST = """
+comm = hocket.init(timeout=20)
+layouts = hocket.Layout.cut((90_000, 4), 3), hocket.Layout.cut((90_000, 4), 3, axis=1)
+x = np.full((30_000, 4), float(comm.rank))
+plan = comm.prepare_redistribute([x], *layouts)
+plan()
+ready()
+with telling():
+    for step in range(100_000):
+        plan()
+        if comm.rank == 2 and step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+say(kept=bool(np.all(x == comm.rank)))
+"""
+
+
+def test_a_rank_that_is_lost_in_the_middle(tmp_path: pathlib.Path) -> None:
+    """The others are told at once, whether they copy from its memory or wait for it; what they gave is untouched."""
+    with job(3, "import os, signal\n" + LOST, tmp_path) as run:
+        ends = run.wait(20)
+    for rank in (0, 1):
+        told = facts(ends[rank])
+        assert told["error"] == "PeerLostError" and told["kept"] is True, told

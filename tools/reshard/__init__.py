@@ -1,0 +1,1 @@
+"""A checkpoint in shards is written again for another number of ranks."""
