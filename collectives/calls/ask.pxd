@@ -31,7 +31,7 @@ cdef inline Ask asking(str collective, object op, bint async_op, object timeout,
 
 
 cdef inline int fill(Ask* a, tuple asked) except -1:
-    """What is asked, without references: `asked`, the items of an `Ask` of ask.py, keeps them alive."""
+    """Fill it without references: `asked`, the items of an `Ask` of ask.py, keeps them alive."""
     a.collective, a.op, a.root = <PyObject*>asked[0], <PyObject*>asked[1], <PyObject*>asked[2]
     a.counts, a.async_op, a.timeout = <PyObject*>asked[3], asked[4], <PyObject*>asked[5]
     a.algorithm, a.transport = <PyObject*>asked[6], <PyObject*>asked[7]
