@@ -1,4 +1,4 @@
-"""Who made whom wait: every second that a rank waited goes to a late rank, a slow link, or to what no one can help.
+"""Blame for waiting: every second that a rank waited goes to a late rank, a slow link, or to what no one can help.
 
 Rank r waits for its peer from `since`, when it has nothing else to do, `until` something moves.  The peer began to do
 its part (to offer the message, or to take it) at `ready`.  So the wait has two parts:
@@ -109,7 +109,7 @@ class Blame:
 
 
 def usual(transfers: Iterable[Transfer], kind: Callable[[tuple[int, int]], str] = lambda link: "") -> Usual:
-    """What a message takes on the usual link of its kind (inside a host, between hosts), by its size.
+    """The time of a message on the usual link of its kind (inside a host, between hosts), by its size.
 
     The median of the faster half of each link's messages of a size, and of those the lower median over the links: one
     bad link does not move it.  Where most links are bad, none is: compare with an earlier run.  Between sizes: a line.
@@ -163,7 +163,7 @@ def attribute(
 
 
 class _Spans:
-    """What ranks did, by rank, in order of time: none of a rank's spans overlaps the one before."""
+    """The spans of ranks, by rank, in order of time: none of a rank's spans overlaps the one before."""
 
     def __init__(self, spans: Iterable[tuple[int, float, float, int]]) -> None:
         self.of: dict[int, list[tuple[float, float, int]]] = defaultdict(list)
@@ -199,7 +199,7 @@ class _Asking:
                 computed[every[number].call].append(enter - left)
         typical = {call: statistics.median_low(gaps) for call, gaps in computed.items()}
         self.gap = [typical.get(stay.call, 0.0) for stay in every]
-        """What the median rank computes before each call."""
+        """The median rank computes so long before each call."""
         self.todo: list[tuple[int, float, float, tuple[int, ...], int]] = []
         """A rank held somebody up from a to b: divide that time.  Whom was asked before, and how many calls back."""
         self.blame = Blame()

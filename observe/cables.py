@@ -1,4 +1,4 @@
-"""What lies between two hosts: all their ranks share it, so its rate is that of all their messages together."""
+"""The cable between two hosts: all their ranks share it, so its rate is that of all their messages together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Cable = tuple[str, str]
 
 
 def cables(findings: Findings) -> dict[Cable, Link]:
-    """Of each that messages passed: bytes a second while at least one was under way, and the least latency.
+    """The link of each cable that messages passed: bytes a second while at least one was under way, and the least
+    latency.
 
     A message is under way from when it is offered, and its receiver is in the call, until all of it has come.
     """
@@ -40,7 +41,7 @@ def _entered(entered: dict[tuple[int, Hashable], float], rank: int, comm: str, s
 
 
 def _carried(rows: NDArray[np.float64]) -> Link:
-    """Of messages' begins, ends and bytes."""
+    """The rate and latency, by messages' begins, ends and bytes."""
     begin, end, nbytes = rows[:, np.argsort(rows[0])]
     until = np.maximum.accumulate(end)
     busy = float((until - np.maximum(begin, np.append(-inf, until[:-1]))).clip(0).sum())

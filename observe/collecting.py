@@ -1,4 +1,5 @@
-"""What ranks left in a folder: their recordings, also of those that were killed, and the pings between their hosts."""
+"""The contents of ranks' folder: their recordings, also of those that were killed, and the pings between their hosts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ PINGS = "pings.json"
 
 @dataclass
 class Folder:
-    """What was found."""
+    """The contents of a folder."""
 
     recorded: list[Recorded] = field(default_factory=list)
     pings: dict[int, list[Ping]] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""What the kernel said of the connections of a trace: TCP_INFO, which tells a network that loses from a full buffer."""
+"""The kernel's facts about the connections of a trace: TCP_INFO, which tells a network that loses from a full buffer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from hocket.observe.timeline import Timeline
 from hocket.recording import Link
 
 LIMITED = 0.25
-"""Of the time in which a connection had something to send: so much of it held up is worth a word."""
+"""The part of the time in which a connection had something to send: so much of it held up is worth a word."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,12 @@ class Connection:
     busy: float = 0.0
     """Seconds in which there was something to send."""
     receiver: float = 0.0
-    """Of these: the receiver's buffer was full, or too small for the way ..."""
+    """Seconds of these: the receiver's buffer was full, or too small for the way ..."""
     sender: float = 0.0
     """... and this host's own buffer for sending was too small."""
 
     def why(self) -> str:
-        """What held it up, in words; "" if TCP does not say."""
+        """The cause that held it up, in words; "" if TCP does not say."""
         if self.again:
             return f"the network lost packets: {self.again} were sent again"
         if self.receiver > LIMITED * self.busy:

@@ -1,4 +1,4 @@
-"""What one engine recorded, as slices: a record says that something began or ended, a slice is from when to when."""
+"""The records of one engine, as slices: a record says that something began or ended, a slice is from when to when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
     group: str
     name: str
-    """Of the track."""
+    """The name of the track."""
     slices: Rows
     names: Rows | str
 
@@ -161,7 +161,7 @@ def _ends_of_calls(begun: Rows, done: Rows, until: int) -> Rows:
 
 
 def _ending(records: Rows, kind: Kind, group: str, name: str, ns: Rows) -> Part:
-    """What is recorded when it has ended, with its length."""
+    """Slices that are recorded when they have ended, with their length."""
     wanted = records["kind"] == kind
     rows = taken(records, wanted)
     end = rows["ns"].astype(np.int64)
@@ -171,7 +171,7 @@ def _ending(records: Rows, kind: Kind, group: str, name: str, ns: Rows) -> Part:
 
 
 MOST_ROWS = 32
-"""Of spans of one group that overlap: the others come into the last."""
+"""Rows of spans of one group that overlap: the others come into the last."""
 MOMENTS = {
     Kind.MARK: ("marks", "marks"), Kind.VERDICT: ("events", "verdict"), Kind.LEFT: ("events", "left"),
     Kind.LONG_WAIT: ("long waits", "long waits"), Kind.FAIL: ("events", "failed"),

@@ -1,4 +1,4 @@
-"""What a timeline says about waiting: each wait, the message that ended it, and when the peer began to do its part."""
+"""A timeline's evidence about waiting: each wait, the message that ended it, and when the peer began to do its part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hocket.observe.timeline import Timeline, taken
 Rows = NDArray[Any]
 Floats = NDArray[np.float64]
 MOST_BYTES = 1 << 48
-"""Of a message: more is nonsense."""
+"""The largest size of a message: more is nonsense."""
 ROOM = 0.7
 """Share of a cable's rate: while it carries less, there is room for more."""
 FEW, RARE = 5, 0.1
@@ -253,7 +253,7 @@ def ways(timeline: Timeline) -> dict[tuple[str, int, int], Way]:
 
 
 def received(messages: Mapping[tuple[str, int, int], Way]) -> dict[tuple[str, int, int], Steps]:
-    """What each rank received, where both ends are known, and who was the last to offer what ended at one moment.
+    """The receptions of each rank, where both ends are known, and who was the last to offer what ended at one moment.
 
     A sum takes the messages of all peers at once, so how long the others were under way is not known.
     """
@@ -275,7 +275,8 @@ def received(messages: Mapping[tuple[str, int, int], Way]) -> dict[tuple[str, in
 def _waits(
     timeline: Timeline, rows: Rows, group: str, messages: Mapping[tuple[str, int, int], Way]
 ) -> list[tuple[float, Wait]]:
-    """Of one track.  A wait is for the messages that were under way then: the first to end after it began; and when."""
+    """The waits of one track.  A wait is for the messages that were under way then: the first to end after it began;
+    and when."""
     track = timeline.tracks[int(rows["track"][0])]
     waits: list[tuple[float, Wait]] = []
     together = rows["begin"][rows["held"] == 0]
@@ -304,7 +305,7 @@ def _waits(
 
 
 def _transfers(link: tuple[int, int], steps: Steps) -> list[Transfer]:
-    """Of messages that were wanted before they were offered: all of their way is seen.
+    """The transfers of messages that were wanted before they were offered: all of their way is seen.
 
     Where that is rare, as on a link that always has more to carry, also of those that were awaited in the end: one is
     under way from when it was offered, and the one before it had come.

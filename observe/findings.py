@@ -18,9 +18,9 @@ from hocket.observe.timeline import Timeline
 
 Rows = NDArray[Any]
 SHARE = 0.1
-"""Of all waiting: a smaller part accuses nobody."""
+"""The part of all waiting: a smaller part accuses nobody."""
 CROWDED = 0.25
-"""Of all waiting: so much of it without a core is worth a sentence."""
+"""The part of all waiting: so much of it without a core is worth a sentence."""
 RECURS = 3
 """Calls in which a cause must have its part: what happens once is chance."""
 STANDS_OUT = 3.0
@@ -70,9 +70,9 @@ class Calls:
     count: int
     """On all ranks."""
     nbytes: int
-    """Of one rank's vector."""
+    """Bytes of one rank's vector."""
     seconds: float
-    """Of all ranks."""
+    """Seconds of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class Link:
     rate: float
     """Bytes a second while its largest messages were under way: the median of the faster half; 0: not known."""
     usual: float
-    """What links of this kind carry."""
+    """The rate that links of this kind have."""
     tcp: Connection = Connection()
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a report says."""
+    """The findings of a report."""
 
     timeline: Timeline
     seconds: float

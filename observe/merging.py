@@ -27,7 +27,7 @@ GROUPS = {
     "marks": "the program's own", "events": "failures, verdicts", "long waits": "waits that the log tells of",
     "spans": "what the program, or a library, says that it did: they may lie in each other",
 }  # fmt: skip
-"""What the slices of a track are."""
+"""The meaning of the slices of a track."""
 MOST_GATES = 20_000
 """Messages that bind a clock; of more, every so-manyth."""
 
@@ -163,7 +163,7 @@ def _clock_of(facts: Facts) -> tuple[str, int]:
 def _clocks(
     byrank: Mapping[int, Recorded], pings: Mapping[int, Sequence[Ping]], joined: _Joined
 ) -> dict[tuple[str, int], Clock]:
-    """Of each host against the first rank's."""
+    """The clock of each host against the first rank's."""
     first = _clock_of(byrank[min(byrank)].facts)
     clocks = {first: Clock.same()}
     given: dict[tuple[str, int], list[Gate]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What another order of gradients would bring: a step's gradients and waits, replayed over one cable.
+"""Replay of another order of gradients: a step's gradients and waits, replayed over one cable.
 
 `hocket.training.Scheduler` tells a trace when each gradient was ready, and how long the program waited for each average
 ("gradients", spans).  Between two of these the program computes.  The cable carries as many bytes a second as it did
@@ -23,7 +23,7 @@ READY, WAIT = re.compile(r"ready (.+) \((\d+) B, (\w+)\)"), re.compile(r"wait (.
 
 
 class Event(NamedTuple):
-    """What a rank's program does about one gradient, one after the other."""
+    """An act of a rank's program about one gradient, one after the other."""
 
     computed: float
     """Seconds since the event before."""

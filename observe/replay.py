@@ -1,4 +1,5 @@
-"""What would help: the run is replayed by the simulator, first as it was, then with one thing changed.
+"""The help that a change would bring: the run is replayed by the simulator, first as it was, then with one thing
+changed.
 
 A run is: what each rank computes before each call (the trace's gaps), the calls, and the links as the trace saw them.
 A call whose schedule is known is simulated (`algorithms/prediction/simulate.py`); of another, the time behind the last
@@ -40,7 +41,7 @@ class Round:
     members: tuple[int, ...]
     """Ranks of the job, by rank of the communicator."""
     gaps: dict[int, float]
-    """What each computed since its call before; of the first, how much later than the first rank it came."""
+    """Seconds that each computed since its call before; for the first, how much later than the first rank it came."""
     tail: float
     """Seconds from the last rank's coming to the last rank's leaving, as it was."""
     algorithm: Algorithm | None
@@ -108,7 +109,7 @@ class Links(Topology):
 
 @dataclass(frozen=True)
 class Run:
-    """What is replayed."""
+    """The run to replay."""
 
     rounds: list[Round]
     links: Links
@@ -319,7 +320,7 @@ def _faster(link: Link, factor: float) -> Link:
 
 
 def _like_the_median(findings: Findings, run: Run, rank: str) -> Run:
-    """What this rank computes before each call is what the median rank does."""
+    """The run in which this rank computes before each call what the median rank does."""
     number = int(rank)
     if number not in findings.timeline.processes:
         raise ArgumentError(f"--what-if: the trace has no rank {rank}")

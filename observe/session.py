@@ -81,7 +81,7 @@ def _begun(comm: hocket.Communicator, begin: Callable[[str], str], end: Callable
 
 
 def _of_rank(folder: str, comm: hocket.Communicator, without: str) -> Recorded | None:
-    """What this rank recorded there, but for calls of one communicator; None: the disk was full before it began."""
+    """The recording of this rank there, but for calls of one communicator; None: the disk was full before it began."""
     try:
         parts = collect(folder, comm.recorder().job).recorded  # a file has this process's other generations, too
         recorded = next((each for each in parts if each.facts.rank == comm.members[comm.rank]), None)
@@ -115,7 +115,7 @@ def _written(path: str, recorded: Sequence[Recorded], pings: Mapping[int, Sequen
 
 
 def packed(part: Recorded) -> NDArray[np.uint8]:
-    """As bytes: a line of JSON, and all records."""
+    """The recording as bytes: a line of JSON, and all records."""
     rings = [{**vars(ring), "records": len(ring.records)} for ring in part.rings]
     table = {str(number): asdict(what) for number, what in part.table.items()}
     head = json.dumps({"facts": asdict(part.facts), "table": table, "rings": rings}).encode() + b"\n"
@@ -123,7 +123,7 @@ def packed(part: Recorded) -> NDArray[np.uint8]:
 
 
 def unpacked(data: NDArray[np.uint8]) -> Recorded:
-    """What `packed` made."""
+    """The recording that `packed` was given."""
     raw = data.tobytes()
     head, _, _ = raw.partition(b"\n")
     header: dict[str, Any] = json.loads(head)

@@ -1,4 +1,4 @@
-"""What a trace holds, whatever file it is in: slices and counts on tracks of processes, and words about it."""
+"""The contents of a trace, whatever file it is in: slices and counts on tracks of processes, and words about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ of time.  `held`: ns that it was ready before `begin`, behind the one before it 
 NOBODY."""
 COUNT = np.dtype([("at", "<i8"), ("value", "<i8"), ("track", "<u4")])
 VERSION = 1
-"""Of what `about` says, and of the rows."""
+"""The version of `about`, and of the rows."""
 
 
 class Track(NamedTuple):
@@ -31,7 +31,7 @@ class Track(NamedTuple):
     name: str
     counter: bool = False
     group: str = ""
-    """What its slices are: a key of `merging.GROUPS`."""
+    """The meaning of its slices: a key of `merging.GROUPS`."""
     comm: str = ""
     """The communicator."""
 
@@ -44,7 +44,7 @@ class Timeline:
     tracks: list[Track]
     names: list[str]
     slices: NDArray[Any]
-    """Of dtype SLICE; `track` and `name` are places in the lists."""
+    """Slices of dtype SLICE; `track` and `name` are places in the lists."""
     counts: NDArray[Any] = field(default_factory=lambda: np.empty(0, COUNT))
     about: dict[str, Any] = field(default_factory=dict)
     """JSON: version, job, hosts, communicators, clocks, and what is missing."""
@@ -75,7 +75,7 @@ def stacked(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def in_line(slices: NDArray[Any]) -> NDArray[Any]:
-    """Those of one track, one after the other: who was ready before its predecessor's end was `held` until then."""
+    """Slices of one track, one after the other: who was ready before its predecessor's end was `held` until then."""
     ordered = taken(slices, np.argsort(slices["end"], kind="stable"))
     ends = np.maximum.accumulate(ordered["end"])
     ordered["end"] = ends

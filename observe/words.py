@@ -37,7 +37,7 @@ def share(part: float, whole: float) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """As "2 ranks" and "1 host"."""
+    """A count in words: "2 ranks" and "1 host"."""
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
@@ -105,7 +105,7 @@ def _link(findings: Findings, cause: Cause) -> str:
 
 
 def _long_waits(findings: Findings) -> list[str]:
-    """Those that were logged while they lasted: also where the job ended before the wait did."""
+    """Waits that were logged while they lasted: also where the job ended before the wait did."""
     rows = findings.timeline.of("long waits")
     if not len(rows):
         return []
@@ -124,7 +124,7 @@ def _clocks(findings: Findings) -> list[str]:
 
 
 def gaps(timeline: Timeline) -> list[str]:
-    """What the trace has not."""
+    """Lost or missing records."""
     lines, about = [], timeline.about
     by_rank = ranks if isinstance(ranks := about.get("ranks"), dict) else {}
     facts = {rank: each for rank in timeline.processes if isinstance(each := by_rank.get(str(rank)), dict)}

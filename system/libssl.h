@@ -5,9 +5,10 @@
 #ifndef HK_LIBSSL_H
 #define HK_LIBSSL_H
 
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
+
+#include "system/foreign.h"
 
 enum { SSL_ERROR_WANT_READ = 2, SSL_ERROR_WANT_WRITE = 3, SSL_ERROR_ZERO_RETURN = 6 };
 enum { SSL_FILETYPE_PEM = 1, SSL_VERIFY_PEER = 1, SSL_VERIFY_FAIL_IF_NO_PEER_CERT = 2 };
@@ -93,16 +94,11 @@ typedef struct hk_ssl {
 
 /* Open the library `path`.  0, or -1 with the reason in `why`. */
 static inline int hk_ssl_load(hk_ssl *v, const char *path, char *why, size_t room) {
-    v->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (v->library == NULL) {
-        snprintf(why, room, "%s", dlerror());
+    if ((v->library = hk_foreign_open(path, why, room)) == NULL)
         return -1;
-    }
 #define HK_SSL_FIND(result, name, arguments) \
-    if ((*(void **)&v->name = dlsym(v->library, #name)) == NULL) { \
-        snprintf(why, room, "%s has no %s", path, #name); \
-        return -1; \
-    }
+    if ((*(void **)&v->name = hk_foreign_find(v->library, path, #name, why, room)) == NULL) \
+        return -1;
     HK_SSL_FUNCTIONS(HK_SSL_FIND)
 #undef HK_SSL_FIND
     if (v->OpenSSL_version_num() < 0x30000000) {

@@ -40,9 +40,6 @@ Every call may raise ArgumentError (this rank's arrays or arguments are wrong) o
 result).  It may raise MismatchError, PeerLostError, TimeoutError or TransportError on all ranks; after one of these the
 communicator refuses calls.  All are `hocket.Error`.
 """
-# One long file: the public class, whose docstrings are the reference, with those of collectives.pyx.  What the calls do
-# is in its parts.
-
 from __future__ import annotations
 
 import math
@@ -60,12 +57,13 @@ from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.numbers import KINDS
 from hocket.collectives.calls.ops import Op
 from hocket.collectives.choice.tuning import Tuning
-from hocket.collectives.communicator import equality, objects
 from hocket.collectives.communicator.ending import Ending
+from hocket.collectives.communicator.equality import Equality
 from hocket.collectives.communicator.explain import explain
 from hocket.collectives.communicator.extending import Extending
 from hocket.collectives.communicator.lanes import Laned
 from hocket.collectives.communicator.messenger import Message, Messenger
+from hocket.collectives.communicator.objects import Objects
 from hocket.collectives.communicator.observing import Observing
 from hocket.collectives.communicator.planner import Planner
 from hocket.collectives.communicator.point_to_point import PointToPoint
@@ -86,7 +84,7 @@ PARTS = frozenset({
 """Attributes for other parts of the library, which users do not need."""
 
 
-class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Renewing):
+class Communicator(PointToPoint, Objects, Equality, Laned, Extending, Observing, Redistributing, Renewing):
     """An ordered set of `size` ranks, of which this one is `rank`.
 
     `hocket.init`, `hocket.from_mpi`, `split`, `dup`, `subgroup`, `create_group` and `hocket.local_world` make them.
@@ -177,64 +175,6 @@ class Communicator(PointToPoint, Laned, Extending, Observing, Redistributing, Re
         """
         limit = checked(Ask("message", timeout=timeout)).timeout if timeout != 0 else 0.0
         return self.messenger.probe(*self.messenger.wanted(source, tag), limit)
-
-    # --- Python objects, which are pickled
-
-    @at_once
-    def broadcast_object(self, value: Any = None, root: int = 0, timeout: float | None = None) -> Any:
-        """The root's value, on all ranks; the others' is not looked at.
-
-        Objects are pickled, so these calls take tens of microseconds, and who receives one runs what the sender wrote:
-        HOCKET_OBJECTS=0 refuses them.  Raises ArgumentError, on this rank alone, for what cannot be pickled.  What an
-        object raises while it is unpickled comes through as it is; the communicator stays usable.
-
-        >>> import hocket
-        >>> hocket.local_world(2).run(lambda comm: comm.broadcast_object({"rate": 0.1} if comm.rank == 0 else None))
-        [{'rate': 0.1}, {'rate': 0.1}]
-        """
-        return objects.broadcast(self, value, root, timeout)
-
-    @at_once
-    def allgather_object(self, value: Any, timeout: float | None = None) -> list[Any]:
-        """All ranks' values, in rank order; this rank's own is a copy, too."""
-        return objects.allgather(self, value, timeout)
-
-    @at_once
-    def gather_object(self, value: Any, root: int = 0, timeout: float | None = None) -> list[Any] | None:
-        """All ranks' values, in rank order, at the root; None elsewhere."""
-        return objects.gather(self, value, root, timeout)
-
-    @at_once
-    def scatter_object(
-        self, values: Sequence[Any] | None = None, root: int = 0, timeout: float | None = None
-    ) -> Any:
-        """values[rank] of the root's list, which has one for each rank; the others give none."""
-        return objects.scatter(self, values, root, timeout)
-
-    def send_object(self, value: Any, dest: int, tag: int = 0, timeout: float | None = None) -> None:
-        """Send a value to `dest`, whose `recv_object` takes it; a `recv` with this tag does not.  A long one waits."""
-        objects.send(self, value, dest, whole(tag, "tag"), timeout)
-
-    @at_once
-    def recv_object(self, source: int | None, tag: int = 0, timeout: float | None = None) -> Any:
-        """The oldest value that was sent here with `tag` from `source`; None: of any rank."""
-        return objects.recv(self, source, whole(tag, "tag"), timeout)
-
-    @at_once
-    def check_equal(self, x: Any) -> dict[str, list[tuple[int, ...]]]:
-        """Do all ranks hold the same bits?  What differs, with the ranks that hold the same; {}: nothing does.
-
-        `x`: an array, or lists, tuples and dicts of arrays and numbers, of any structure.  Compared are dtypes, shapes
-        and digests of the bytes (XXH64, 64 bits: against accidents, not against intent); 0.0 and -0.0 differ, and a NaN
-        is equal to itself.  All ranks call it.  Cost: one pass over x, and two allgathers of its names.
-
-        >>> import hocket, numpy as np
-        >>> def compared(comm):
-        ...     return comm.check_equal({"w": np.ones(3), "b": np.full(2, comm.rank == 2)})
-        >>> hocket.local_world(3).run(compared)[0]
-        {"x['b']": [(0, 1), (2,)]}
-        """
-        return equality.differing(self, x)
 
     # --- communicators
 

@@ -43,7 +43,7 @@ NEWCOMERS = 5.0
 
 
 class Wanted(NamedTuple):
-    """How a member wants the next generation to be."""
+    """A member's wish for the next generation."""
 
     info: Any
     admit: bool = True
@@ -67,7 +67,7 @@ class Elastic:
         self.generation = 0
         """That of the world at hand, or that is being made."""
         self.tuning = ""
-        """What was measured in the generation before, on its members."""
+        """The measurements of the generation before, on its members."""
         self._name = ""
         """The job's in recordings, without a generation; "": it is not known yet."""
         self._met = 0
@@ -79,7 +79,7 @@ class Elastic:
         """The lanes of the generation before; None: this process is new."""
         self._previous: tuple[int | None, ...] = ()
         self._lost: dict[int, str] = {}
-        """Who was a member in the generation before, by its rank there, and is none now."""
+        """Members of the generation before, by their rank there, that are none now."""
 
     def open(self, host: str, ports: Iterable[int] | None, job: str, key: bytes | None, info: Any = None) -> None:
         """Begin to listen: on TCP where there is a secret, else on a Unix socket."""
@@ -89,7 +89,7 @@ class Elastic:
         self.mesh = Mesh(self.reactor, self._own._replace(job=job, key=key, places=places), info)
 
     def seat(self) -> Any:
-        """What the others need to know of this process."""
+        """The facts that the others need about this process."""
         return self._open.seat
 
     def name(self) -> str:
@@ -126,7 +126,7 @@ class Elastic:
         return tuple(self._known(earlier).ranks.get(seat.uid) for seat in self._known(number).seats)
 
     def waiting(self) -> int:
-        """How many newcomers wait."""
+        """The number of newcomers that wait."""
         return len(self._open.lobby())
 
     def door(self) -> str:
@@ -135,7 +135,7 @@ class Elastic:
         return show((kind, *place))
 
     def set_notice(self, notice: Any) -> None:
-        """What those are told who may come."""
+        """Set the notice for those who may come."""
         self._open.notice = notice
 
     def when_changed(self, call: Callable[[], object]) -> None:
@@ -283,7 +283,7 @@ class Elastic:
         return frozenset()
 
     def _lost_since(self, before: Generation, now: Generation) -> dict[int, str]:
-        """Who was a member then, by its rank then, and is none any more."""
+        """Members lost since `before`, by their rank there."""
         lost: dict[int, str] = {}
         for number in range(before.number, now.number):
             seats, later = self._known(number).seats, self._known(number + 1)

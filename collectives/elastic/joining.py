@@ -47,13 +47,13 @@ def newcomer(
 
 
 def notice_of(join: Any, settings: Config, auth: str, timeout: float) -> Any:
-    """What the members of a job tell those who may come (`comm.set_notice`)."""
+    """The notice of a job's members to those who may come (`comm.set_notice`)."""
     way = _way(join, settings, auth)
     return notice(Own("", way.key, settings.encrypt, ()), way.addresses(), timeout)
 
 
 class Way(NamedTuple):
-    """How a process reaches a job."""
+    """A process's way to a job."""
 
     addresses: Callable[[], list[Address]]
     key: bytes | None

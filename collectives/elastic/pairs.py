@@ -73,7 +73,8 @@ class Shared:
 
 
 class Pairs:
-    """What `hocket.listen` returns: `accept` gives the communicators of those that connect, in their order.
+    """The listener that `hocket.listen` returns: `accept` gives the communicators of those that connect, in their
+    order.
 
     Iterating accepts for ever.  `address` is what `hocket.connect` takes.
     """

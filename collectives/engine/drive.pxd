@@ -22,7 +22,6 @@ cdef struct Elsewhere:              # what is queued in this process: waiting/pr
 
 cdef Elsewhere elsewhere
 
-cdef int run_init(Run* r, Plan plan) except -1
 cdef int place_residuals(Run* r, tuple addresses) except -1
 cdef void run_free(Run* r) noexcept
 cdef int advance(Core* e, Run* r) noexcept nogil

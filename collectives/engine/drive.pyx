@@ -8,8 +8,6 @@ Order on a channel is the order of the instructions in the step (lowest segment 
 holds its channel, and what comes behind it waits.
 """
 
-# One long file: the loop that every blocking call is in, and all that it calls at each turn, for one compiler to see.
-
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
@@ -38,28 +36,6 @@ cdef extern from "poll.h" nogil:
 cdef enum:
     MOST_TOLD = 8               # peers of a wait that are recorded
     HELP_AFTER_NS = 5000        # the awaited may come at once (hocket.lab.lanes, shm: 1.0 x alone; without, 2.3)
-
-
-cdef int run_init(Run* r, Plan plan) except -1:
-    """Make `r` a fresh run of `plan`; its arrays grow and are kept."""
-    r.steps, r.instrs = plan.steps, plan.instrs
-    r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
-    r.call.traffic = plan.traffic
-    r.t, r.limit, r.deadline, r.matched, r.source, r.user = 0, 0, 0, 0, -1, NULL
-    r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
-    r.meeting, r.count, r.weight, r.what = NULL, &plan.counts.count, 0, plan.what
-    r.weigh = &plan.weigh if plan.weigh.warm else NULL
-    r.remaining = r.sends_left = r.nactive = 0
-    if plan.ninstrs > r.capacity:
-        free(r.states)
-        free(r.active)
-        r.capacity = plan.ninstrs
-        r.states = <State*>calloc(r.capacity, sizeof(State))
-        r.active = <int*>calloc(r.capacity, sizeof(int))
-        if r.states == NULL or r.active == NULL:
-            r.capacity = 0
-            raise MemoryError
-    return 0
 
 
 cdef int place_residuals(Run* r, tuple addresses) except -1:

@@ -11,7 +11,8 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
 from hocket.collectives.engine.events cimport call_begins, call_returns
-from hocket.collectives.engine.drive cimport drive, place_residuals, run_free, run_init
+from hocket.collectives.engine.drive cimport drive, place_residuals, run_free
+from hocket.collectives.engine.run cimport run_init
 from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan

@@ -1,9 +1,11 @@
 """Run: one execution of a plan, and Core: what runs need of their engine.  C structs, used without the GIL."""
 
+from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 
-from hocket.collectives.plans.plan cimport IN, SPACES, Count, Instr, Piece, Step, hk_weigh
+from hocket.collectives.plans.plan cimport IN, SPACES, Count, Instr, Piece, Plan, Step, hk_weigh
 from hocket.collectives.recording.recorder cimport hk_record, hk_writer
 from hocket.kernels.cpu.reduce cimport hk_dice, hk_residual, hk_stir, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_channel
@@ -286,3 +288,33 @@ cdef inline hk_residual residual(Run* r, Instr* x, int piece, size_t first) noex
     addresses.before = NULL if r.base[x.before] == NULL or x.before == IN else r.base[x.before] + at
     addresses.after = r.base[x.after] + at
     return addresses
+
+
+cdef inline int run_init(Run* r, Plan plan) except -1:
+    """Make `r` a fresh run of `plan`; its arrays grow and are kept."""
+    r.steps, r.instrs = plan.steps, plan.instrs
+    r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
+    r.call.traffic = plan.traffic
+    r.t, r.limit, r.deadline, r.matched, r.source, r.user = 0, 0, 0, 0, -1, NULL
+    r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
+    r.meeting, r.count, r.weight, r.what = NULL, &plan.counts.count, 0, plan.what
+    r.weigh = &plan.weigh if plan.weigh.warm else NULL
+    r.remaining = r.sends_left = r.nactive = 0
+    if plan.ninstrs > r.capacity:
+        free(r.states)
+        free(r.active)
+        r.capacity = plan.ninstrs
+        r.states = <State*>calloc(r.capacity, sizeof(State))
+        r.active = <int*>calloc(r.capacity, sizeof(int))
+        if r.states == NULL or r.active == NULL:
+            r.capacity = 0
+            raise MemoryError
+    return 0
+
+
+cdef inline bint limited(object timeout, uint64_t* limit) noexcept:
+    """Is it a number of seconds that needs no checks?  Then it is the limit."""
+    if type(timeout) is not float or not PyFloat_AS_DOUBLE(timeout) > 0:
+        return False
+    limit[0] = nanoseconds(PyFloat_AS_DOUBLE(timeout))
+    return True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hocket.collectives.base.callsite import caller_site
 from hocket.collectives.engine.engine import Engine
+from hocket.collectives.failures.leaving import LATEST
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.control.protocol.messages import Account
@@ -30,3 +31,14 @@ def at(engine: Engine, queued: Queued | None) -> tuple[Plan | None, str, int, st
     if queued is not None:
         return queued.plan, queued.words, queued.seq, queued.site
     return engine.plan, engine.words, engine.sequence, None
+
+
+def latest_calls(engine: Engine, finished: int) -> list[tuple[int, str]]:
+    """The last of so many calls of an engine, a few: fingerprints and words."""
+    calls: list[tuple[int, str]] = []
+    for number in range(finished, max(0, finished - LATEST), -1):
+        plan = engine.made(number)
+        if plan is None:
+            break
+        calls.insert(0, (plan.fingerprint, engine.call(number)))
+    return calls

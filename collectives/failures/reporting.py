@@ -16,8 +16,8 @@ from hocket.collectives.base import wording
 from hocket.collectives.base.callsite import caller_site, has_handlers, in_handler, thread_site
 from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.failures import states
-from hocket.collectives.failures.accounts import account_of
-from hocket.collectives.failures.leaving import HAS_LEFT, LATEST, RENEWS, HasLeft, Parted
+from hocket.collectives.failures.accounts import account_of, latest_calls
+from hocket.collectives.failures.leaving import HAS_LEFT, RENEWS, HasLeft, Parted
 from hocket.collectives.failures.long_waits import LongWaits
 from hocket.collectives.members.members import Members
 from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unended
@@ -323,14 +323,7 @@ class Reporter:
 
     def latest(self, finished: int) -> list[tuple[int, str]]:
         """The last of these `finished` calls, a few: fingerprints and words."""
-        main = self.members.main.engine
-        calls: list[tuple[int, str]] = []
-        for number in range(finished, max(0, finished - LATEST), -1):
-            plan = main.made(number)
-            if plan is None:
-                break
-            calls.insert(0, (plan.fingerprint, main.call(number)))
-        return calls
+        return latest_calls(self.members.main.engine, finished)
 
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""

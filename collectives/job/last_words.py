@@ -23,7 +23,7 @@ MEETS = "-meets"
 """The end of the name of the file that is there while the rank meets the others."""
 LONGEST = 300  # characters of an error's first line
 OWN_FAULT = (ArgumentError, ScheduleError)
-"""Those errors of hocket's that no other rank can be the cause of: ArgumentError and its like."""
+"""Errors of hocket's that no other rank can be the cause of."""
 
 
 class Words(NamedTuple):

@@ -1,4 +1,4 @@
-"""What outlives the worlds of an elastic job, as they know it; elastic/elastic.py has it."""
+"""An elastic job outlives its worlds; they know it by this, and elastic/elastic.py has it."""
 
 from __future__ import annotations
 

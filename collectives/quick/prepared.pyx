@@ -4,9 +4,9 @@ What Python does to make a call costs more than the short way itself (shortcut.p
 through two functions.  Here they are bound once.
 """
 
-from hocket.collectives.calls.ask cimport Ask
+from hocket.collectives.calls.ask cimport Ask, fill
 from hocket.collectives.quick.short_messages cimport RECEIVES, SENDS, ShortMessages
-from hocket.collectives.quick.shortcut cimport MISS, ShortWay, fill
+from hocket.collectives.quick.shortcut cimport MISS, ShortWay
 
 cdef dict ENDS = {"send": SENDS, "recv": RECEIVES, "sendrecv": SENDS | RECEIVES}
 

@@ -9,7 +9,7 @@ import weakref
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
-from hocket.collectives.engine.drive cimport run_init
+from hocket.collectives.engine.run cimport run_init
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.engine.run cimport ASKS_ANY_TAG, DONE, Run, hk_load32, match, may_drive, nanoseconds
 from hocket.collectives.quick.shortcut cimport MAX_DIMS, MISS, Seen, fits, groups_open, keep, learn, see

@@ -51,7 +51,6 @@ cdef bint see(object x, Seen* s) except -1          # an array of the host's mem
 cdef bint look(object x, Seen* s) except -1         # ... or of a GPU's
 cdef bint learn(object x) except -1
 cdef bint groups_open() noexcept
-cdef int fill(Ask* a, tuple asked) except -1
 
 
 cdef class Entry:               # what the general way resolved for one kind of call

@@ -10,20 +10,19 @@ import weakref
 import numpy
 
 cimport numpy as np
-from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport PyObject, Py_TYPE
-from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
-from hocket.collectives.calls.ask cimport Ask
+from hocket.collectives.calls.ask cimport Ask, fill, same
 from hocket.collectives.arrays.dlpack cimport (DLPACK_COMPLEX, DLPACK_CPU, DLPACK_CUDA, DLPACK_MAJOR, DLPackExchangeAPI,
                                         DLTensor)
-from hocket.collectives.engine.drive cimport run_init
+from hocket.collectives.engine.run cimport run_init
 from hocket.collectives.engine.engine cimport Engine
 from hocket.collectives.plans.plan cimport IN, OUT, Plan
-from hocket.collectives.engine.run cimport DONE, Run, may_drive, nanoseconds, stopped
+from hocket.collectives.engine.run cimport DONE, Run, limited, may_drive, nanoseconds, stopped
+from hocket.collectives.quick.counts cimport copied, equal, mixed
 from hocket.collectives.waiting.queued cimport Queued, queue_run, reap_ended
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 
@@ -383,70 +382,6 @@ cdef object owned(Ask* a):
     return asks.Ask(<object>a.collective, <object>a.op, <object>a.root, <object>a.counts, bool(a.async_op),
                     <object>a.timeout, <object>a.algorithm, <object>a.transport, <object>a.order, <object>a.codec,
                     <object>a.residual, <object>a.owner_residual, <object>a.within)
-
-
-cdef int fill(Ask* a, tuple asked) except -1:
-    """The same without the references, which `asked`, the items of an `Ask` of calls/ask.py, keeps alive."""
-    a.collective, a.op, a.root = <PyObject*>asked[0], <PyObject*>asked[1], <PyObject*>asked[2]
-    a.counts, a.async_op, a.timeout = <PyObject*>asked[3], asked[4], <PyObject*>asked[5]
-    a.algorithm, a.transport = <PyObject*>asked[6], <PyObject*>asked[7]
-    a.order, a.codec = <PyObject*>asked[8], <PyObject*>asked[9]
-    a.residual, a.owner_residual, a.within = <PyObject*>asked[10], <PyObject*>asked[11], <PyObject*>asked[12]
-    return 0
-
-
-cdef inline bint same(Ask* a, Ask* b) noexcept:
-    """Do both ask for the same, but for counts, the time limit, and whether the caller waits?"""
-    return (a.collective == b.collective and a.op == b.op and a.root == b.root and a.algorithm == b.algorithm
-            and a.transport == b.transport and a.order == b.order and a.codec == b.codec
-            and a.residual == b.residual and a.owner_residual == b.owner_residual and a.within == b.within)
-
-
-cdef inline bint limited(object timeout, uint64_t* limit) noexcept:
-    """Is it a number of seconds that needs no checks?  Then it is the limit."""
-    if type(timeout) is not float or not PyFloat_AS_DOUBLE(timeout) > 0:
-        return False
-    limit[0] = nanoseconds(PyFloat_AS_DOUBLE(timeout))
-    return True
-
-
-cdef tuple copied(object counts):
-    """A copy of a v-variant's counts, as the caller may change its list; alltoallv has two of them."""
-    if counts is None:
-        return None
-    return tuple([copied(each) if isinstance(each, (list, tuple)) else each for each in counts])
-
-
-cdef bint equal(object counts, tuple known) except -1:
-    """Are these counts, as the caller gives them, the known ones?  Only lists and tuples of ints can be."""
-    cdef Py_ssize_t i, n
-    if known is None or (type(counts) is not list and type(counts) is not tuple):
-        return False
-    n = len(known)
-    if PySequence_Fast_GET_SIZE(counts) != n:
-        return False
-    for i in range(n):
-        given = <object>PySequence_Fast_GET_ITEM(counts, i)
-        one = known[i]
-        if type(one) is tuple:
-            if not equal(given, <tuple>one):
-                return False
-        elif type(given) is not int or given != one:
-            return False
-    return True
-
-
-cdef uintptr_t mixed(object counts) except? 1:
-    """A hash of counts, so that calls with other counts have other places in the table."""
-    cdef uintptr_t h = 7
-    cdef int beyond = 0
-    cdef Py_ssize_t i
-    if type(counts) is not list and type(counts) is not tuple:
-        return h
-    for i in range(PySequence_Fast_GET_SIZE(counts)):
-        each = <object>PySequence_Fast_GET_ITEM(counts, i)
-        h = h * 31 + (<uintptr_t>PyLong_AsLongLongAndOverflow(each, &beyond) if type(each) is int else mixed(each))
-    return h
 
 
 cdef inline int slot(Ask* ask, Seen* a, bint given) except -1:

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.run cimport Core, Run
+from hocket.collectives.plans.plan cimport SEND
 
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_mutex_t:
@@ -10,7 +11,9 @@ cdef extern from "pthread.h" nogil:
     int pthread_mutex_lock(pthread_mutex_t*)
     int pthread_mutex_unlock(pthread_mutex_t*)
 
-cdef enum: MAX_ENGINES = 1024
+cdef enum:
+    MAX_ENGINES = 1024
+    FEW = 64                    # messages under way that a new one is compared with
 
 cdef pthread_mutex_t lock           # guards the queue, the lists of runs in its engines, and who claims these
 cdef Core* queued[MAX_ENGINES]
@@ -40,6 +43,25 @@ cdef struct Walk:               # over the engines in the queue, from the first
     int priority                # ... and of which lane: lower ones are held, or not
     int moved                   # has something moved in this pass?
     bint claimed                # by this thread, to be driven, or looked at until 0 is stored in `Core.claimed`
+
+
+cdef inline bint sends_to(Run* r, int peer) noexcept nogil:
+    cdef int i
+    for i in range(r.steps.count if r.nsteps else 0):       # a message is one step, of a send, a recv or both
+        if r.instrs[i].kind == SEND and r.instrs[i].peers[0] == peer:
+            return True
+    return False
+
+
+cdef inline bint overtakes(Node* n) noexcept nogil:
+    """Is it a send, and do those before it send nothing to its peer?"""
+    cdef Node* other = <Node*>n.core.head
+    cdef int seen = 0
+    if n.run.nsteps != 1 or n.run.steps.count != 1 or n.run.instrs.kind != SEND:
+        return False
+    while other != n and seen < FEW and not sends_to(&other.run, n.run.instrs.peers[0]):
+        other, seen = other.next, seen + 1
+    return other == n
 
 
 cdef bint next_queued(Walk* w, bint caller) noexcept nogil      # go on to the next engine; False: there is none

@@ -15,7 +15,6 @@ from hocket.collectives.engine.drive cimport advance, elsewhere, failed_before, 
 from hocket.collectives.engine.events cimport TOLD_NS, call_begins, call_ends, call_moves, call_waits, time_now
 from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, MOVED, Core, Run, hk_load32, hk_now, hk_store32, may_drive,
                                      run_stopped)
-from hocket.collectives.plans.plan cimport SEND
 from hocket.collectives.recording.recorder cimport HK_NOBODY, HK_SAW_SUBMIT, hk_put
 from hocket.collectives.waiting.news cimport tell
 
@@ -33,7 +32,6 @@ cdef extern from "pthread.h" nogil:
     int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
 
 cdef enum:
-    FEW = 64                    # messages under way that a new one is compared with
     LOOKS = 16                  # vain tries of a run after which the clock tells how long that takes
     HOLD_NS = 50000000          # how long a lane holds lower ones after it has moved
 
@@ -336,25 +334,6 @@ cdef bint goes_now(Node* n) noexcept nogil:
     if e.priority < held_below or queued[0].priority > e.priority:
         return False
     return n == e.head and (e.concurrent or n.small) or e.concurrent and overtakes(n)
-
-
-cdef bint overtakes(Node* n) noexcept nogil:
-    """Is it a send, and do those before it send nothing to its peer?"""
-    cdef Node* other = <Node*>n.core.head
-    cdef int seen = 0
-    if n.run.nsteps != 1 or n.run.steps.count != 1 or n.run.instrs.kind != SEND:
-        return False
-    while other != n and seen < FEW and not sends_to(&other.run, n.run.instrs.peers[0]):
-        other, seen = other.next, seen + 1
-    return other == n
-
-
-cdef bint sends_to(Run* r, int peer) noexcept nogil:
-    cdef int i
-    for i in range(r.steps.count if r.nsteps else 0):       # a message is one step, of a send, a recv or both
-        if r.instrs[i].kind == SEND and r.instrs[i].peers[0] == peer:
-            return True
-    return False
 
 
 cdef void begin(Node* n) noexcept nogil:

@@ -6,7 +6,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from hocket.collectives.waiting cimport lead, news, progress, sleep
-from hocket.collectives.engine.drive cimport CHECK_NS, FOLLOWED, MAX_FDS, place_residuals, run_free, run_init, slow_check
+from hocket.collectives.engine.drive cimport CHECK_NS, FOLLOWED, MAX_FDS, place_residuals, run_free, slow_check
+from hocket.collectives.engine.run cimport run_init
 from hocket.collectives.engine.engine cimport NO_LABEL, Engine, no_scratch
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.arguments import choices
-from hocket.codecs import HALF_NAMES, Codec
+from hocket.codecs import HALF_NAMES, Codec, others
 from hocket.compression.adasum import AdaSum
 from hocket.compression.dense import BY_NAME, Coded, DoubleSqueeze
 from hocket.compression.elias import Elias
@@ -84,11 +84,13 @@ def resolved(method: str | Codec | Method) -> Method:
         return PLAIN[method]()
     kind, colon, rest = method.partition(":")
     if not colon or kind not in WITH_ARGUMENT:
+        if kind in others():
+            return _of_a_package(method, kind, rest)
         if method in HALF_NAMES:
             raise ArgumentError(f"{method!r} needs no Compressor: pass it to the call, as codec={method!r}")
         raise ArgumentError(
             f"{method!r} is not a method ({' and '.join(HALF_NAMES)} are codecs of calls, codec='fp16'); "
-            f"{choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values()])}"
+            f"{choices(method, [*BY_NAME, *PLAIN, *EXAMPLES.values(), *others()])}"
         )
     try:
         return WITH_ARGUMENT[kind][1](rest)
@@ -96,3 +98,14 @@ def resolved(method: str | Codec | Method) -> Method:
         raise
     except ValueError:
         raise ArgumentError(f"{method!r}: {rest!r} is not a number; it is written as {EXAMPLES[kind]!r}") from None
+
+
+def _of_a_package(method: str, kind: str, rest: str) -> Method:
+    """The method that another package's function makes of what follows the colon."""
+    entry = others()[kind]
+    try:
+        return resolved(entry.load()(rest))
+    except ArgumentError:
+        raise
+    except Exception as error:  # someone else's code
+        raise ArgumentError(f"{method!r} of {entry.value} cannot be made: {type(error).__name__}: {error}") from error

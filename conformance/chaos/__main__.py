@@ -76,7 +76,7 @@ def scenario(
 
 
 def run(what: Scenario, names: Sequence[str], words: Sequence[str]) -> tuple[Seen, str]:
-    """What was seen, and the stacks of the ranks that hang."""
+    """Run it: what was seen, and the stacks of the ranks that hang."""
     limit = {"HOCKET_TIMEOUT": f"{TIMEOUT if what.how == 'stop' else 30.0:g}"}
     with contextlib.ExitStack() as stack:
         trial = Trial([*words], what.size, what.transport, names, what.where, **limit)

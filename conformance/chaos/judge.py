@@ -1,4 +1,4 @@
-"""What the ranks of a job must say and do when one of them is killed or stopped; a pure function of what was seen.
+"""The duties of a job's ranks when one of them is killed or stopped; a pure function of what was seen.
 
 A rank that was killed is PeerLostError for all others within a second, and nobody else is named.  A rank that
 dies before it has met the others, or while it leaves, cannot be told from one that never comes: then it is a
@@ -108,7 +108,7 @@ def _survivor(
 
 
 def _after(seen: Seen, said: Sequence[dict[str, Any]], slack: float) -> list[str]:
-    """What is wrong with the end of a rank: the second call, close(), what stays."""
+    """The faults in the end of a rank: the second call, close(), what stays."""
     wrong = []
     for each in said:
         if each.get("second") == "no error":

@@ -73,7 +73,7 @@ class Door:
         self._job = Hello(0, PEER, job).job
 
     def host(self, job: str, links: Links, take: Take) -> None:
-        """What comes to this meeting is for `take`; also what came before."""
+        """Give what comes to this meeting to `take`; also what came before."""
         self.meeting, self._take = (job, links), take
         parked, self._parked = self._parked, []
         for sock, hello in parked:

@@ -57,7 +57,7 @@ def enter(mesh: Mesh, addresses: Callable[[], Sequence[Address]], timeout: float
 
 
 def notice(own: Own, addresses: Sequence[Address], timeout: float) -> Any:
-    """What the members tell those who may come.  Raises AuthError, TransportError (nobody is there)."""
+    """The notice of the members to those who may come.  Raises AuthError, TransportError (nobody is there)."""
     reactor, deadline = Reactor(), time.monotonic() + timeout
     failed = TransportError("no address is known yet")
     try:
@@ -78,7 +78,7 @@ def notice(own: Own, addresses: Sequence[Address], timeout: float) -> Any:
 
 
 def _answer(reactor: Reactor, sock: Any, word: Enter | Asks, deadline: float) -> Admitted | Full | Tells | None:
-    """What a member says to this word; None: it is gone, or time is over."""
+    """A member's answer to this word; None: it is gone, or time is over."""
     heard: list[Any] = []
     over = threading.Event()
     link = Link(reactor, sock)

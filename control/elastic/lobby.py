@@ -1,4 +1,4 @@
-"""How a newcomer comes to a job: it waits with a member until the members let it in, at their next generation."""
+"""A newcomer's way into a job: it waits with a member until the members let it in, at their next generation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Enter(NamedTuple):
 
 
 class Asks(NamedTuple):
-    """What do the members tell those who may come?"""
+    """Asks what the members tell those who may come."""
 
 
 class Tells(NamedTuple):

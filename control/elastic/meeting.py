@@ -1,4 +1,4 @@
-"""How a generation that was agreed on meets: its rank 0 takes the others in at the listener that it has."""
+"""The meeting of a generation that was agreed on: its rank 0 takes the others in at the listener that it has."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Mesh:
         self.uid = uid_of(self._identity.public)
         self.generations: Generations | None = None
         self.notice: Any = None
-        """What those are told who may come."""
+        """The notice for those who may come."""
         self.met = 0
         """The generation whose meeting this process has been to, whether all came or not."""
         self.callbacks: list[Callable[[], object]] = []
@@ -204,7 +204,7 @@ class Mesh:
             self.reactor.soon(self._leave)
 
     def lobby(self) -> list[Seat]:
-        """Who waits to be let in."""
+        """The newcomers that wait to be let in."""
         return [] if self.generations is None else list(self.generations.lobby.values())
 
     def reachable(self, uid: str) -> bool:
@@ -279,7 +279,7 @@ class Mesh:
         return watch(self.reactor, seat.pid, seat.started, lambda: self._ended(seat.uid))
 
     def _who_came(self, number: int) -> None:
-        """Those that have not are as good as those whose connection has ended."""
+        """Members that have not come are as good as those whose connection has ended."""
         assert self.generations is not None
         for seat in self.generations.others():
             if seat.uid not in self._links and number == self.now.number:
@@ -436,7 +436,7 @@ class Mesh:
         return self.generations.come(number, call)
 
     def _call_late(self, number: int, call: Call) -> None:
-        """Those that have not come to this round."""
+        """Call late those that have not come to this round."""
         agreement = self.now.rounds.get(number)
         if agreement is None:
             return
@@ -481,7 +481,7 @@ class Mesh:
         self._do(self.generations.granted(number, members))
 
     def _look(self) -> None:
-        """What follows from what has changed."""
+        """Draw the conclusions from what has changed."""
         assert self.generations is not None
         known = self.now.number, len(self.generations.gone), tuple(self.generations.lobby)
         with self._changed:  # a round may be over

@@ -1,4 +1,4 @@
-"""How a process proves itself in an elastic job, and reaches the listeners of other members."""
+"""A process's proof in an elastic job, and its way to the listeners of other members."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hocket.control.dial import dial
 from hocket.control.handshake import Address, Hello
 
 PEER, LOBBY = "peer", "lobby"
-"""What a connection is for: between members, or a newcomer's."""
+"""Purposes of a connection: between members, or a newcomer's."""
 
 
 class Own(NamedTuple):
-    """How this process proves itself, and where it listens."""
+    """This process's proof, and the place where it listens."""
 
     job: str
     key: bytes | None
@@ -38,5 +38,5 @@ def reach(own: Own, address: Address, purpose: str, seconds: float) -> socket.so
 
 
 def address_of(words: Sequence[Any]) -> Address:
-    """As JSON has it: ["unix", path] or ["tcp", host, port]."""
+    """The address in JSON's form: ["unix", path] or ["tcp", host, port]."""
     return ("unix", str(words[1])) if words[0] == "unix" else ("tcp", str(words[1]), int(words[2]))

@@ -1,4 +1,4 @@
-"""What a trace's file can be called.  Imports nothing large: launchers look here."""
+"""Names that a trace's file can have.  Imports nothing large: launchers look here."""
 
 from __future__ import annotations
 

@@ -22,16 +22,16 @@ BLOCK = 1 << 14
 ARGUMENTS = ("bytes", "seq", "held", "step", "peer")
 """Numbers of a slice, and the annotations' interned names."""
 WIDE = ("bytes", "seq", "held")
-"""Of them those with 8 bytes; the others have 4."""
+"""Numbers of 8 bytes; the others have 4."""
 ABOUT = "about this trace"
 SEQUENCE, STATE = b"\x50\x01", b"\x68\x02"
 """trusted_packet_sequence_id 1; sequence_flags: needs what was said before."""
 NOTHING = tuple(f"(no {name})" for name in ARGUMENTS)
-"""What they are called where they mean nothing: Perfetto counts fields that it does not know as errors."""
+"""Their names where they mean nothing: Perfetto counts fields that it does not know as errors."""
 NO_ARROW = np.uint64(1 << 63)
 """Plus the slice's place: a flow with one end is not drawn."""
 SMALLEST_UUID = 1 << 20
-"""Of a track; a process's is 1 + its rank."""
+"""The least identifier of a track; a process's is 1 + its rank."""
 PID = 1_000_000
 """Plus the rank: real process ids differ between hosts only by chance."""
 
@@ -84,7 +84,7 @@ COUNTED = _timed("at", b"", [_constant(b"\x48\x04\x58"), _field("track", 4), _co
 
 
 class Form:
-    """How rows lie in bytes."""
+    """The form of rows in bytes."""
 
     def __init__(self, parts: list[Any]) -> None:
         self.size = _size(parts)
@@ -115,7 +115,7 @@ SLICES, COUNTS = Form(ROW), Form(COUNTED)
 
 
 def number(values: NDArray[Any], width: int = 8) -> NDArray[Any]:
-    """As varints of `width` bytes, 4 or 8: seven bits a byte, the lowest first, all but the last marked by 128.
+    """Varints of `width` bytes, 4 or 8: seven bits a byte, the lowest first, all but the last marked by 128.
 
     Numbers that are too large (2^28, 2^56) become the largest.
     """
@@ -127,7 +127,7 @@ def number(values: NDArray[Any], width: int = 8) -> NDArray[Any]:
 
 
 def plain(x: NDArray[Any]) -> NDArray[Any]:
-    """What `number` was made of."""
+    """The numbers that `number` was made of."""
     x = x.astype(np.uint64) & 0x7F7F7F7F7F7F7F7F
     x = x & 0x007F007F007F007F | (x & 0x7F007F007F007F00) >> np.uint64(1)
     x = x & 0x00003FFF00003FFF | (x & 0x3FFF00003FFF0000) >> np.uint64(2)

@@ -1,4 +1,4 @@
-"""What is exported of a rank, and how it is read: when somebody asks, so calls pay nothing for it.
+"""The exported families of a rank, and their reading: when somebody asks, so calls pay nothing for it.
 
 Labels are bounded: kinds of calls beyond MOST_KINDS are one kind, and so are peers beyond MOST_PEERS.  No label has a
 number of a call, a size or a time.
@@ -20,7 +20,7 @@ from hocket.recording import NOBODY, SPAN, Kind, Ring, standings
 MOST_KINDS, MOST_PEERS = 200, 8
 OTHER = "other"
 SHARE = 0.1
-"""Of what was waited since the last look: a peer with more gets a label of its own."""
+"""The part of the waiting since the last look: a peer with more gets a label of its own."""
 
 
 class Family(NamedTuple):
@@ -31,7 +31,7 @@ class Family(NamedTuple):
     counts: bool
     """Does it only grow?"""
     unit: str
-    """As OpenTelemetry writes it."""
+    """The unit as OpenTelemetry writes it."""
     about: str
     labels: tuple[str, ...]
 

@@ -19,7 +19,7 @@ from hocket.observe.words import name, rate, seconds, share, summary
 
 NOTHING_ELSE = "base-uri 'none'; form-action 'none'"
 MOST_ROWS = 100
-"""Of a table: the largest."""
+"""Rows of a table: the largest."""
 MOST_IN_PICTURE = 64
 """Ranks."""
 

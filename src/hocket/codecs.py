@@ -1,11 +1,22 @@
-"""The codecs of float32, for what stands on hocket: their table, their kinds, and what makes codes shorter still.
+"""The codecs of float32, for what stands on hocket: their table, their kinds, shorter codes, and others' codecs.
 
 `hocket.compression` makes codecs with parameters, and checks them.
 """
 
+from typing import Any
+
 from hocket.kernels.codecs import CODECS, FP8, HALF_NAMES, L2, MAX, NATURAL, ONEBIT, SIGN, WHOLE, Codec
 from hocket.kernels.cpu.elias import restore, shorten
+from hocket.system.packages import declared
 
 __all__ = [
-    "CODECS", "FP8", "HALF_NAMES", "L2", "MAX", "NATURAL", "ONEBIT", "SIGN", "WHOLE", "Codec", "restore", "shorten",
+    "CODECS", "FP8", "HALF_NAMES", "L2", "MAX", "NATURAL", "ONEBIT", "SIGN", "WHOLE", "Codec", "others", "restore",
+    "shorten",
 ]  # fmt: skip
+GROUP = "hocket.codecs"
+"""A group of entry points: a name, and a function that makes a codec or a method of what follows the name's colon."""
+
+
+def others() -> dict[str, Any]:
+    """The entry points of codecs that other packages declare, by name."""
+    return {entry.name: entry for entry in declared(GROUP)}

@@ -7,11 +7,11 @@
 #ifndef HK_CUDA_H
 #define HK_CUDA_H
 
-#include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "system/foreign.h"
 
 #ifndef HK_CUDA_TYPES
 #define HK_CUDA_TYPES
@@ -140,18 +140,12 @@ typedef struct hk_cuda {
 
 /* Open the library `soname`.  0, or -1 with the reason in `why`. */
 static inline int hk_cuda_open(hk_cuda *c, const char *soname, char *why, size_t room) {
-    c->library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
-    if (c->library == NULL) {
-        snprintf(why, room, "%s", dlerror());
+    if ((c->library = hk_foreign_open(soname, why, room)) == NULL)
         return -1;
-    }
 #define HK_CUDA_FIND(name, arguments) *(void **)&c->name = dlsym(c->library, #name);
 #define HK_CUDA_NEED(name, arguments) \
-    if (c->name == NULL) { \
-        snprintf(why, room, "%s has no %s", soname, #name); \
-        return -1; \
-    }
-    HK_CUDA_FUNCTIONS(HK_CUDA_FIND)
+    if ((*(void **)&c->name = hk_foreign_find(c->library, soname, #name, why, room)) == NULL) \
+        return -1;
     HK_CUDA_OPTIONAL(HK_CUDA_FIND)
     HK_CUDA_FUNCTIONS(HK_CUDA_NEED)
 #undef HK_CUDA_FIND

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -73,3 +75,45 @@ def test_codecs_and_methods_point_to_each_other() -> None:
             Compressor(comm, "top:0.1")
 
     hocket.local_world(1).run(run)
+
+
+PACKAGE = """
+import zlib
+import numpy as np
+from hocket.compression import Int, Own
+
+def make(text):
+    if text == "codec":
+        return Int(6)
+    level = int(text or 6)
+    return Own(
+        f"halves:{level}",
+        lambda x: np.frombuffer(zlib.compress(x.astype(np.float16).tobytes(), level), np.uint8),
+        lambda wire, count: np.frombuffer(zlib.decompress(wire.tobytes()), np.float16),
+    )
+"""
+
+
+def test_a_codec_of_another_package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = tmp_path / "hocket_halves-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hocket_halves\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[hocket.codecs]\nhalves = hocket_halves:make\nint8 = hocket_halves:make\n")
+    (tmp_path / "hocket_halves.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "hocket_halves", raising=False)
+
+    def run(comm: hocket.Communicator) -> tuple[str, list[float], int]:
+        x = np.full(3000, comm.rank, np.float32)
+        compressor = Compressor(comm, "halves:9")
+        compressor.allreduce(x, "w")
+        names = [Compressor(comm.dup(), name).method.name for name in ("halves", "halves:codec", "int8")]
+        assert names == ["halves:6", "int6", "int8"], names
+        for name, text in (("halves:much", "'halves:much' of hocket_halves:make cannot be made: ValueError"),
+                           ("halfs", "did you mean 'halves'")):  # fmt: skip
+            with pytest.raises(ArgumentError, match=text):
+                Compressor(comm, name)
+        return compressor.method.name, x[:2].tolist(), compressor.stats("w").sent
+
+    name, came, sent = hocket.local_world(2).run(run)[1]
+    assert name == "halves:9" and came == [0.5, 0.5] and sent < 100

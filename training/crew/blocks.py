@@ -32,7 +32,7 @@ def blocks(arrays: Mapping[str, Array]) -> list[Array]:
 
 
 def digests(arrays: Mapping[str, Array]) -> Array:
-    """Of each block, 53 bits.
+    """The digest of each block, 53 bits.
 
     >>> len(digests({"x": np.zeros(BLOCK + 1, np.uint8)}))
     2

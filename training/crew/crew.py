@@ -47,14 +47,14 @@ PART = 4
 
 
 class Change(NamedTuple):
-    """What has changed since the last boundary."""
+    """The changes since the last boundary."""
 
     generation: int
     size: int
     lost: tuple[int, ...]
     """Ranks of the generation before that are no members any more."""
     joined: int
-    """How many newcomers came in."""
+    """The number of newcomers that came in."""
     healed: bool
     """Did this rank take another one's state?"""
 
@@ -104,7 +104,7 @@ class Crew:
         self._changes: list[Change] = []
         self._state: Replica | None = None
         self._digests: Array | None = None
-        """Of the blocks of a state that has not changed since."""
+        """Digests of the blocks of a state that has not changed since."""
         self._server = None if serve is None else Server(comm, serve)
 
     @classmethod
@@ -132,7 +132,7 @@ class Crew:
 
     @property
     def generation(self) -> int:
-        """Of the members' communicator."""
+        """The generation of the members' communicator."""
         return self.comm.generation
 
     def boundary(self, state: Replica) -> Change | None:
@@ -205,7 +205,7 @@ class Crew:
                 raise Again(f"rank {self.comm.rank} came too late: the others have gone on without its part")
 
     def _place(self, state: Replica) -> list[Any]:
-        """How far this rank has come, and its digest, where that is to be compared."""
+        """The position of this rank, and its digest, where that is to be compared."""
         if not self._whole:
             return [NOWHERE, None]
         self._digests = None  # the state has changed since
@@ -266,7 +266,7 @@ class Crew:
             return self.comm.renew(info, without=error.missing, least=self._least, timeout=self._timeout)
 
     def _heal(self, state: Replica, infos: dict[int, Any]) -> bool:
-        """Who is behind takes the state of the lowest of the most advanced.  Did this rank?"""
+        """Let ranks that are behind take the state of the lowest of the most advanced.  Did this rank?"""
         top = max(each[1] for each in infos.values())
         most = [rank for rank, each in infos.items() if each[1] == top]
         digests = {rank: infos[rank][2] for rank in most if infos[rank][2] is not None}
@@ -339,7 +339,8 @@ class Crew:
 
 
 def at_moment(infos: dict[int, Any], size: int) -> list[int]:
-    """Of those who have come: the ranks that go on, more than half of the members; none, if no moment has so many.
+    """The ranks among those who have come that go on: the ranks that go on, more than half of the members; none, if no
+    moment has so many.
 
     Those at a `present` of one position; or all at a boundary, as there who is behind takes the others' state.
     """

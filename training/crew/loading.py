@@ -18,7 +18,7 @@ from hocket.training.outer.members import Replica
 
 log = logging.getLogger("hocket")
 WORD = "state"
-"""What a member's notice calls the place where it sends its state."""
+"""The name, in a member's notice, of the place where it sends its state."""
 CONNECT = 10.0
 """Seconds in which the member that sends it has to accept."""
 AT_ONCE = 8

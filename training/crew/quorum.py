@@ -1,4 +1,4 @@
-"""How long those who have come wait for the others: what is usual here, and four times what that varies by."""
+"""The time that those who have come wait for the others: what is usual here, and four times what that varies by."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How often ranks talk: each trains alone for a while, then they average what they learned."""
+"""The frequency of rounds: each trains alone for a while, then they average what they learned."""

@@ -1,4 +1,4 @@
-"""Who takes part: what `Outer` asks of a crew; and a communicator as a crew that never changes."""
+"""The members of a loop: what `Outer` asks of a crew; and a communicator as a crew that never changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Replica(Protocol):
 
     @property
     def position(self) -> int:
-        """How far it has come: rounds that count here.  The state of the most advanced is taken by the others."""
+        """The progress of the state: rounds that count here.  The state of the most advanced is taken by the others."""
 
     def arrays(self) -> dict[str, Array]:
         """The state's vectors, to be sent, or overwritten by another rank's; contiguous, the same on all ranks of one
@@ -37,7 +37,7 @@ class Replica(Protocol):
 
 
 class Crew(Protocol):
-    """Those who train together, while ranks are lost and come."""
+    """The ranks that train together, while ranks are lost and come."""
 
     @property
     def comm(self) -> Any:

@@ -58,7 +58,7 @@ class Outer:
     """
 
     kind = "outer/1"
-    """Of states: the method, and the version of what they hold."""
+    """The kind of states: the method, and the version of what they hold."""
     replicated = True
     """Is phi the same on all ranks?"""
 
@@ -125,7 +125,7 @@ class Outer:
         return ended
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank must keep beside its parameters and its optimizer: arrays by name, and numbers."""
+        """The state that this rank must keep beside its parameters and its optimizer: arrays by name, and numbers."""
         return state.saved(self)
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
@@ -166,7 +166,7 @@ class Outer:
             self._ends = self.patient = False
 
     def _attempt(self, act: Callable[[], Made]) -> Made | None:
-        """What it makes; None: it was lost with a rank, and the others go on."""
+        """The result of an act; None: it was lost with a rank, and the others go on."""
         try:
             with self.crew.attempt(self):
                 return act()
@@ -223,7 +223,7 @@ class Outer:
         )  # fmt: skip
 
     def _mixed(self, names: Sequence[str], phi: Array) -> Array:
-        """What theta becomes."""
+        """The new theta."""
         if not self.mix:
             return phi
         theta = np.empty_like(phi)
@@ -264,7 +264,7 @@ class Outer:
         return self.sending.average(comm, Bucket(flight.gradient, parts, flight.fragment.names), fresh)
 
     def _members(self, comm: Any) -> tuple[Any, ...]:
-        """Who they are, in the order of the rows."""
+        """The members, in the order of the rows."""
         return tuple(self.crew.comm.members.index(member) for member in comm.members)
 
     @property
@@ -311,12 +311,12 @@ class Outer:
 
     @property
     def made(self) -> dict[str, Any]:
-        """As `Replica` has it."""
+        """The settings, as `Replica` has them."""
         shapes = {f"parameter {name!r}": [*shape] for name, shape in self.flat.shapes.items()}
         return {name: value for name, value in self._said().items() if name != "layout"} | shapes
 
     def _said(self) -> dict[str, Any]:
-        """What has to be the same on all ranks."""
+        """Settings that have to be the same on all ranks."""
         layout = digest(np.frombuffer(repr([*self.flat.shapes.items()]).encode(), np.uint8))
         return {
             "method": self.kind, "layout": layout, "dtype": str(self.flat.dtype), "rule": repr(self.rule),
@@ -336,7 +336,7 @@ class Outer:
 
     @property
     def position(self) -> int:
-        """As `Replica` has it."""
+        """The position, as `Replica` has it."""
         return self.rounds
 
     def arrays(self) -> dict[str, Array]:

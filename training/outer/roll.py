@@ -1,4 +1,4 @@
-"""What ranks tell each other before their vectors, and what is wrong with it: every rank sees it, and raises the same.
+"""The words between ranks before their vectors, and their faults: every rank sees it, and raises the same.
 
 At the beginning all say how their loops are made.  In each round a rank tells a row of numbers: which round it has
 come to, its weight, which parameter is not finite, and a digest of its outer parameters.
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     broken: float
     """The number of the first parameter that is not finite; -1: none; CHANGED: they are not those of the beginning."""
     digest: float
-    """Of the fragment's outer parameters, before the round."""
+    """The digest of the fragment's outer parameters, before the round."""
     fresh: float
     """1: this rank holds nothing of what its compression keeps among these ranks."""
     settings: float
@@ -65,7 +65,8 @@ def check(
 
 
 def agree(comm: Any, said: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[dict[str, Any]]:
-    """What all ranks say of their loops; raises MismatchError, on all of them, where that differs.  Collective."""
+    """Share what all ranks say of their loops; raises MismatchError, on all of them, where that differs.  Collective.
+    """
     rows = comm.share(said, "the outer loop")
     for field in [name for name in said if name != "start"]:
         values = [row.get(field) for row in rows]

@@ -17,13 +17,13 @@ class Report(NamedTuple):
     """Steps of this rank when it ended."""
     fragment: int
     members: tuple[Any, ...]
-    """Who took part: ranks of the communicator, or names of the crew's."""
+    """The members that took part: ranks of the communicator, or names of the crew's."""
     weights: tuple[float, ...]
-    """What part of the average each member's is."""
+    """The part of the average that each member's is."""
     left_out: tuple[Any, ...]
     """Members of the crew that were late."""
     bytes: int
-    """Of this rank's fragment on the wire, once: an allreduce sends that 2 (p-1)/p times."""
+    """Bytes of this rank's fragment on the wire, once: an allreduce sends that 2 (p-1)/p times."""
     seconds: float
     """From the beginning of the round to its average ..."""
     exposed: float

@@ -1,4 +1,4 @@
-"""How a vector is averaged: as it is, by a codec of a call, or by a `Compressor`, which owes what it does not send."""
+"""Averaging a vector: as it is, by a codec of a call, or by a `Compressor`, which owes what it does not send."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class Sending:
         return self._loaded if self.compressor is None else self.compressor.state_dict()
 
     def load_state_dicts(self, states: Sequence[Any]) -> None:
-        """Of this rank, or of all ranks of a job of another size.  They count from the next call on."""
+        """Load the state of this rank, or those of all ranks of a job of another size.  They count from the next call
+        on."""
         self.compressor, self._loaded = None, None
         if self.method is not None and any(state is not None for state in states):
             if any(state is None or state["method"] != self.method.name for state in states):

@@ -1,4 +1,4 @@
-"""What settings of an outer loop make no sense, as far as one rank can tell."""
+"""Settings of an outer loop that make no sense, as far as one rank can tell."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hocket.training.outer.outer import Outer
 
 FIELDS = {"kind", "size", "rank", "step", "arrays", "numbers", "owed"}
-"""Of a state ..."""
+"""The fields of a state ..."""
 NUMBERS = {"steps", "counts", "rounds", "since", "steps_at", "fragments", "flight"}
 """... and of its numbers."""
 SAME = ("every", "by", "delay", "start")

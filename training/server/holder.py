@@ -1,4 +1,4 @@
-"""What the process of a server holds: replicas of shards, as each view says, and links.
+"""The process of a server holds this: replicas of shards, as each view says, and links.
 
 What workers and heads say (incoming.py) is given to the shard's machine (shard.py), and what that returns is sent.
 """

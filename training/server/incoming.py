@@ -1,4 +1,4 @@
-"""What a server hears: short frames of all links by one thread, long ones by a thread of their link.
+"""A server's ears: short frames of all links by one thread, long ones by a thread of their link.
 
 A thread that wakes costs more than a short frame does.  So one thread, the reader, waits for all links at once, and
 carries out what is there whole.  It never waits for one link: what takes longer (a long frame, one that is not whole

@@ -1,4 +1,4 @@
-"""What a server does with a push: optimizers, and functions of the user's.
+"""A server's work on a push: optimizers, and functions of the user's.
 
 `apply(values, pushed, slots)` changes `values` in place, a vector of a slice or a matrix of rows (float32 or float64);
 `slots` are arrays that the server keeps beside it, by the names in the optimizer's `slots`: as large as the values, or
@@ -22,7 +22,7 @@ Slots = Mapping[str, Array]
 
 
 class Optimizer:
-    """What tables need of one."""
+    """The interface of an optimizer for tables."""
 
     slots: Mapping[str, int] = {}
     """By name: 0, as large as the values; 1, one number."""

@@ -21,14 +21,14 @@ COUNT = 1.0
 
 
 class Server:
-    """What `serve` returns.
+    """The server that `serve` returns.
 
     `wait()` until the workers have left; a `with` block waits so at its end, if nothing was raised in it.
     """
 
     def __init__(self, holder: Holder, every: float | None) -> None:
         self.holder = holder
-        """What a `Client` of this process knows the tables and the members by."""
+        """A `Client` of this process knows the tables and the members by this."""
         self._counter = threading.Thread(target=self._count, name="hocket-counts", daemon=True)
         self._counter.start()
         if holder.folder is not None and every is not None:
@@ -43,7 +43,7 @@ class Server:
 
     @property
     def view(self) -> View | None:
-        """Who holds what now."""
+        """The holders of the shards now."""
         return self.holder.view
 
     @property

@@ -68,7 +68,7 @@ class Range:
         return flat[first:end].copy()
 
     def said(self) -> str:
-        """What all ranks have to say alike."""
+        """The words that all ranks have to say alike."""
         return f"Range({self.shape}, {self.dtype}, {self.optimizer!r}, slice={self.slice})"
 
 
@@ -178,7 +178,7 @@ class Layout:
             turn += len(cut)
 
     def number(self, name: str) -> int:
-        """Of the table with this name."""
+        """The number of the table with this name."""
         number = self._numbers.get(name)
         if number is None:
             raise ArgumentError(f"{name!r} is not a table; {choices(name, self.names)}")
@@ -220,7 +220,7 @@ class Layout:
         return isinstance(definition, Range) and definition.optimizer.overwrites  # type: ignore[union-attr]
 
     def said(self) -> str:
-        """What all ranks have to say alike."""
+        """The words that all ranks have to say alike."""
         return "; ".join(f"{name}: {table.said()}" for name, table in zip(self.names, self.tables, strict=True))
 
 

@@ -1,4 +1,5 @@
-"""Who holds what in a generation: what each member says of itself, and the view that all make of it alike."""
+"""The holders of the shards in a generation: what each member says of itself, and the view that all make of it alike.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 from hocket.errors import MismatchError, PeerLostError
 
 HEAD, WHOLE, PART = "head", "whole", "part"
-"""What a server has of a shard."""
+"""The part of a shard that a server has."""
 LAST_SHARD = 0xFFFFFF
 """On the wire (frames.py)."""
 
@@ -54,7 +55,7 @@ def _settles(settings: list[Any], serves: bool) -> bool:
 
 
 class View(NamedTuple):
-    """Who holds what."""
+    """The holders of all shards."""
 
     generation: int
     shards: int

@@ -7,7 +7,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from hocket.errors import TransportError
-from hocket.system.cpu import maker
+from hocket.system.machine import maker
 from hocket.transports.channel cimport HK_CAPSULE, hk_channel, hk_channel_ops
 from hocket.transports.shm.window cimport BELL, FIRST, PAGE, Window
 

@@ -8,12 +8,12 @@
 #ifndef HK_IBVERBS_H
 #define HK_IBVERBS_H
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "system/foreign.h"
 
 enum { IBV_QPT_RC = 2 };
 enum { IBV_QPS_INIT = 1, IBV_QPS_RTR = 2, IBV_QPS_RTS = 3, IBV_QPS_ERR = 6 };
@@ -172,16 +172,11 @@ typedef struct hk_ibv {
 
 /* Open the library `path`.  0, or -1 with the reason in `why`. */
 static inline int hk_ibv_open(hk_ibv *v, const char *path, char *why, size_t room) {
-    v->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (v->library == NULL) {
-        snprintf(why, room, "%s", dlerror());
+    if ((v->library = hk_foreign_open(path, why, room)) == NULL)
         return -1;
-    }
 #define HK_IBV_FIND(result, name, arguments) \
-    if ((*(void **)&v->name = dlsym(v->library, #name)) == NULL) { \
-        snprintf(why, room, "%s has no %s", path, #name); \
-        return -1; \
-    }
+    if ((*(void **)&v->name = hk_foreign_find(v->library, path, #name, why, room)) == NULL) \
+        return -1;
     HK_IBV_FUNCTIONS(HK_IBV_FIND)
 #undef HK_IBV_FIND
     *(void **)&v->ibv_reg_dmabuf_mr = dlsym(v->library, "ibv_reg_dmabuf_mr");

@@ -43,7 +43,7 @@ sites.comm.close()
 
 
 def lost(make: str, settings: str, victim: int) -> str:
-    """What ranks run of which one is killed at its sixth step."""
+    """The program of ranks of which one is killed at its sixth step."""
     return LOST.replace("MAKE", make).replace("SETTINGS", settings).replace("VICTIM", str(victim))
 
 

@@ -15,7 +15,8 @@ from support.quadratic import flat, inner, start
 from support.worlds import same
 
 MEMBERS = ((0, 1, 2), (0, 1, 2), (0, 1), (0, 1), (0, 1, 2), (0, 1, 2, 3), (0, 2, 3))
-"""Of seven rounds, two steps each: rank 2 is late for the third and fourth, rank 3 comes, and rank 1 is lost."""
+"""The members of seven rounds, two steps each: rank 2 is late for the third and fourth, rank 3 comes, and rank 1 is
+lost."""
 
 
 class Scripted:

@@ -94,7 +94,8 @@ def states_of(size: int, make: Any, settings: dict[str, Any], steps: int = 5) ->
     [(DiLoCo, {"every": 2}), (StreamingDiLoCo, {"every": 4, "fragments": 2, "delay": 1, "send": "topk:0.2"})],
 )
 def test_one_rank_fewer_and_one_more(make: Any, settings: dict[str, Any], size: int) -> None:
-    """Of 3 ranks: all hold the saved phi and momentum, and what is owed to the average is what it was."""
+    """The state of 3 ranks goes to another number: all hold the saved phi and momentum, and what is owed to the average
+    is what it was."""
     found = states_of(3, make, settings)
     states = [state for state, _ in found]
 
@@ -126,7 +127,7 @@ def test_one_rank_fewer_and_one_more(make: Any, settings: dict[str, Any], size: 
 
 
 def begun(comm: Any, make: Any, settings: dict[str, Any], states: Any) -> Any:
-    """What each rank owes when it has just begun with these states."""
+    """The debts of each rank when it has just begun with these states."""
     outer = make(comm, start(), **settings)
     outer.load_state_dict(states)
     made = outer.sending._begun(comm).state_dict()

@@ -203,7 +203,7 @@ def empty_and_wrong_weights(comm: Any) -> None:
 
 
 def outer_parameters_that_differ(comm: Any) -> None:
-    """As after a checkpoint of another step on one rank."""
+    """Parameters differ like after a checkpoint of another step on one rank."""
     outer = DiLoCo(comm, theta(), every=1)
     if comm.rank == 1:
         outer.phi[0] += 1

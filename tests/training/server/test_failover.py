@@ -41,7 +41,7 @@ def test_a_server_that_is_killed() -> None:
 
 
 def test_without_copies_a_loss_goes_back_to_the_snapshot() -> None:
-    """What was pushed after it is lost, counted, and no more than that."""
+    """Pushes after it are lost, counted, and no more than that."""
     with Cluster(2, 1, copies=0, snapshot="snapshots", every=0.1) as cluster:
         folder, deadline = pathlib.Path(cluster.path("snapshots")), time.monotonic() + 60
         while not any(int(path.suffix[1:]) > 100 for path in folder.glob("shard-0-of-2.*[0-9]")):  # not half of one

@@ -1,4 +1,4 @@
-"""What is said arrives as it was said."""
+"""Frames arrive as they were sent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain(said: Any) -> Any:
 
 
 def over(said: Any) -> Any:
-    """What the other end hears."""
+    """The message that the other end hears."""
     words, keys, payload = framed(77, said)
     assert words[0] >> 8 & 0xFFFFFF == 77
     assert words[6] == (0 if payload is None else payload.size)
@@ -57,6 +57,6 @@ def test_answers_and_items_arrive() -> None:
 
 
 def test_a_change_of_an_earlier_generation_is_forwarded_in_this_one() -> None:
-    """What a worker pushed before a failover, and nobody has acknowledged, reaches the copy after it."""
+    """A worker's push from before a failover, which nobody has acknowledged, reaches the copy after it."""
     heard = over(say.Forward(4, 9, say.Push(3, 5, 6, CHANGES[0])))
     assert heard.generation == 4 and heard.order == 9 and heard.push.sequence == 6

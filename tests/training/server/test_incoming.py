@@ -1,4 +1,4 @@
-"""Who hears a server's links: one worker that stops in the middle of a frame stops nobody else."""
+"""The readers of a server's links: one worker that stops in the middle of a frame stops nobody else."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_is_put_is_kept(transport: str) -> None:
 
 
 def heard_while_answers_wait(comm: Communicator) -> None:
-    """What fills every buffer of the link is asked for, and not read."""
+    """The answers that fill every buffer of the link are asked for, and not read."""
     tables = {"w": Range(1_000_000)}
     if comm.rank == 0:
         assert serve(comm, tables, on=[0], clock="async").wait(60)

@@ -33,7 +33,7 @@ client.close()
 
 
 def of_slice(folder: str, first: int) -> list[Access]:
-    """What all workers did to the slice that begins with this element."""
+    """The accesses of all workers to the slice that begins with this element."""
     ops = []
     for path in pathlib.Path(folder).glob("history-*"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -89,7 +89,7 @@ def test_the_checker_finds_what_is_not() -> None:
 
 
 def test_the_checker_on_random_histories() -> None:
-    """What a register did is linearizable; with one read of what was overwritten long ago it is not."""
+    """The history of a register is linearizable; with one read of what was overwritten long ago it is not."""
     dice, value, ops = random.Random(7), 0, []
     ended = dict.fromkeys(range(3), 0.0)
     for moment in range(1, 600):

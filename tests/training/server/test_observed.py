@@ -19,7 +19,7 @@ TRACE = "SERVER_TRACE"
 
 
 def marks(comm: Communicator) -> dict[str, float]:
-    """What metrics have of this rank's marks."""
+    """The metrics of this rank's marks."""
     return {mark: value for (_, mark), value in Reader([comm]).read()["hocket_mark"].items()}
 
 

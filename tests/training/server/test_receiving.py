@@ -17,7 +17,7 @@ from support.worlds import same, spread
 
 
 class Lock:
-    """Of a link on which another thread receives the next frame, just before this one may."""
+    """The lock of a link on which another thread receives the next frame, just before this one may."""
 
     def __init__(self, before: Any) -> None:
         self._before, self._lock = before, threading.Lock()

@@ -62,7 +62,7 @@ class Worker:
     stage: int = 0
     waits: int = 0
     known: frozenset[Any] = frozenset()
-    """What had been acknowledged, to anybody, when its pull began."""
+    """Changes that had been acknowledged, to anybody, when its pull began."""
 
     @property
     def over(self) -> bool:
@@ -217,7 +217,7 @@ class SimulatedJob:
     # --- laws
 
     def judge(self, worker: Worker, seen: set[Any]) -> None:
-        """What a pull at the worker's clock has seen."""
+        """Judge the changes that a pull at the worker's clock has seen."""
         living = [w for w in self.workers if ("w", w) not in self.dead]
         bound = worker.clock - self.bound
         due = {(ITEMS[w % 2], w, c) for w in living for c in range(worker.clocks) if c < bound}

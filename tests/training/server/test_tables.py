@@ -1,4 +1,4 @@
-"""What servers compute: optimizers, rows, snapshots; codecs on the way; parts as they come."""
+"""The computation of servers: optimizers, rows, snapshots; codecs on the way; parts as they come."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_a_codec_leaves_is_taken_back_if_a_push_is_refused() -> None:
 
 
 def with_codecs(comm: Communicator) -> None:
-    """What a codec loses of a push is in the next ones; answers are encoded, too."""
+    """The loss of a codec in a push is in the next ones; answers are encoded, too."""
     tables = {"w": Range(300, slice=400), "e": Rows(8)}
     if comm.rank == 0:
         assert serve(comm, tables, on=[0], clock="async").wait(60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.system.cpu import maker
+from hocket.system.machine import maker
 from support import jobs
 
 EITHER = """

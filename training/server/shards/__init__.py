@@ -1,1 +1,1 @@
-"""What a server holds: replicas of shards, without I/O, and their snapshots."""
+"""The contents of a server: replicas of shards, without I/O, and their snapshots."""

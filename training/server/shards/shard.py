@@ -39,11 +39,11 @@ class Store(Protocol):
 
     def apply(self, change: Any) -> None: ...
     def read(self, what: Any) -> Any:
-        """What a pull asks for, which later changes do not touch."""
+        """The values that a pull asks for, which later changes do not touch."""
 
     def items(self) -> list[Any]: ...
     def dump(self, item: Any) -> Any:
-        """As `load` takes it; later changes do not touch it."""
+        """The value in the form that `load` takes; later changes do not touch it."""
 
     def load(self, item: Any, value: Any) -> None: ...
 
@@ -76,7 +76,7 @@ class Shard:
         return self.state == "full" if self.head else self.whole
 
     def take(self, message: Any) -> Out:
-        """What is to be sent for it."""
+        """The messages to send for it."""
         generation = getattr(message, "generation", self.generation)
         if generation != self.generation and type(message) is not say.Role:
             if generation > self.generation:

@@ -37,7 +37,7 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Book(NamedTuple):
-    """What a snapshot has: how many changes, each worker's last one, and the workers' clocks."""
+    """The book of a snapshot: how many changes, each worker's last one, and the workers' clocks."""
 
     order: int
     applied: Mapping[int, int]

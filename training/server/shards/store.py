@@ -212,7 +212,7 @@ class Tables:
         return CODECS[what.codec - 1].encode(values.reshape(-1), self._key()) if what.codec else values
 
     def _key(self) -> int:
-        """Of a codec's random numbers: another one each time."""
+        """The key of a codec's random numbers: another one each time."""
         self._encoded += 1
         return self._encoded
 

@@ -1,1 +1,1 @@
-"""What workers and servers say to each other, and the links on which they say it."""
+"""The words between workers and servers, and the links on which they say them."""

@@ -62,11 +62,11 @@ LONGEST = 1 << 40
 """Elements of an axis, at most."""
 PLAIN = 0
 NO_TABLE = 0xFFFF
-"""As a table: the change is a clock."""
+"""A value for the table: the change is a clock."""
 
 
 class Frame(NamedTuple):
-    """What is sent: the header's words, and what follows it."""
+    """A message as it is sent: the header's words, and what follows it."""
 
     words: Sequence[int]
     keys: Array | None = None
@@ -83,7 +83,7 @@ class Frame(NamedTuple):
 
 
 def key_count(words: Sequence[int]) -> int:
-    """How many keys follow this header."""
+    """The number of keys that follow this header."""
     first = words[0]
     return words[7] if words[7] > 0 and first & 0xFF in KEYED and first >> 32 != NO_TABLE else 0
 
@@ -151,7 +151,7 @@ def _changed(code: int, shard: int, generation: int, push: Push, order: int) -> 
 
 
 def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> Any:
-    """What a frame says.  `payload`: of a change, its values as floats; else bytes."""
+    """The message of a frame.  `payload`: of a change, its values as floats; else bytes."""
     first, generation, worker, number, fourth, fifth, _, last = words
     kind = KINDS[(first & 0xFF) - 1]
     if kind is Push or kind is Forward:

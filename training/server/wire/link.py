@@ -227,7 +227,7 @@ class Link:
         return Frame(words)
 
     def rest(self, words: Sequence[int], keeps: Keeps) -> Frame:
-        """What follows this header."""
+        """The rest that follows this header."""
         reuse = not keeps(self, words)
         return Frame(words, self.keys(key_count(words)), self.payload(words[6], reuse))
 

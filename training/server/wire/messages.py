@@ -1,4 +1,4 @@
-"""What workers, the head of a shard and its copy tell each other.  frames.py has them on the wire.
+"""The messages between workers, the head of a shard and its copy.  frames.py has them on the wire.
 
 `generation` is that of the view in which the sender is.  `change` is what a table does with a push (store.py), or a
 `Clock`.

@@ -158,12 +158,12 @@ class Client:
         return self.clock
 
     def table(self, name: str) -> Table:
-        """What was said of it: `Range` or `Rows`."""
+        """The declaration of a table: `Range` or `Rows`."""
         return self._table(name)[1]
 
     @property
     def generation(self) -> int:
-        """Of the view that it has: how often servers or workers were lost or came."""
+        """The generation of the view that it has: how often servers or workers were lost or came."""
         view = self._heads.view
         return -1 if view is None else view.generation
 

@@ -1,4 +1,4 @@
-"""What a push or a pull that was begun returns, and its parts that have not ended."""
+"""The handle of a push or a pull that was begun, and its parts that have not ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Handle:
         self.count = 0
         """Its parts."""
         self.ways: list[Any] = []
-        """Of each part that has not ended, the `Way`."""
+        """The `Way` of each part that has not ended."""
         self.ended: list[tuple[int, int]] = []
         self.why = ""
         """The first part that was refused."""
@@ -78,7 +78,7 @@ class Open(NamedTuple):
     nbytes: int
     room: Array | None = None
     where: Any = None
-    """Of rows: their places in `room`."""
+    """The places of rows: their places in `room`."""
     codec: int = 0
     alone: bool = False
     """Nobody waits for it yet."""

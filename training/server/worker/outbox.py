@@ -61,7 +61,7 @@ class Outbox:
         return max(0, last - self._dropped - bisect.bisect_right(self._others, last))
 
     def take(self, message: Any) -> tuple[list[Ended], list[Any]]:
-        """What has ended, and what to send."""
+        """The pushes that have ended, and the messages to send."""
         if message.generation != self.generation:
             return [], []
         return HANDLERS[type(message)](self, message)

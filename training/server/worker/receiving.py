@@ -1,4 +1,4 @@
-"""Who receives a worker's answers.
+"""The receiver of a worker's answers.
 
 Whoever waits for an answer receives what comes, on the link that the answer will come by; only for asynchronous pulls
 that nobody waits for yet, a thread receives, so that they arrive while the caller computes.
@@ -33,7 +33,7 @@ class Receiver:
         self.until(lambda: handle.has(count), lambda: handle.ways[0], timeout)
 
     def until(self, true: Callable[[], bool], way_of: Callable[[], Way], timeout: float | None = None) -> None:
-        """Receive until it is true, on the way for which that waits.  TimeoutError after so many seconds."""
+        """Receive on way_of()'s link until true().  TimeoutError after so many seconds."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         left = STEP
         while not true():

@@ -60,7 +60,7 @@ class Staged:
 
     @property
     def nbytes(self) -> int:
-        """Of the staging buffer."""
+        """Bytes of the staging buffer."""
         return sum(each.nbytes for each in self._buffers)
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:

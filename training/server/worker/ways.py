@@ -30,7 +30,7 @@ class Way:
         """Pushes and pulls that have not ended, at most: an equal part for each shard of a server."""
         self.open: dict[int, Open] = {}
         self.nbytes = 0
-        """Of what is open."""
+        """Bytes of what is open."""
         self.sending, self.state = threading.RLock(), threading.Lock()
         """The first is held while a frame goes out, so that they do in order; the second for moments."""
 
