@@ -389,7 +389,7 @@ def makes_sense(seat: Seat) -> bool:
     return (
         0 < len(seat.uid) < UID and seat.uid.isprintable() and seat.addresses != []
         and all(map(_is_place, seat.addresses)) and 0 < seat.pid < PID and 0 <= seat.started < TICK
-        and (not seat.public or seat.uid == uid_of(seat.public) and bool(re.fullmatch("[0-9a-f]{64}", seat.public)))
+        and (not seat.public or bool(re.fullmatch("[0-9a-f]{64}", seat.public)) and seat.uid == uid_of(seat.public))
     )  # fmt: skip
 
 

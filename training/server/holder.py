@@ -280,7 +280,7 @@ class Holder:
             self._send(replica, out)
 
     def _name(self, link: Link, named: Named) -> None:
-        if link.made or link.uid not in (None, named.uid) or number_of(named.token) != named.uid:
+        if link.made or link.uid not in (None, named.uid) or named.token < 0 or number_of(named.token) != named.uid:
             raise ValueError(f"a link says that it is of process {named.uid}, and does not prove it")
         link.uid = named.uid
         if self.view is not None and (named.uid in self.view.workers or named.uid in self.view.addresses):

@@ -190,7 +190,7 @@ seat = Seat("honest", [["tcp", "127.0.0.1", 1]], "no host", 1, 1)
 tcp = ["tcp", "127.0.0.1"]
 lies = [dict(addresses=each) for each in ([], [[]], [["tcp"]], [[*tcp, "x"]], [[*tcp, 1 << 16]], [["unix"]], [[7, {}]])]
 lies += [dict(pid=10**30), dict(pid=-1), dict(pid=0), dict(started=10**30)]
-lies += [dict(uid=""), dict(uid="x" * 64), dict(uid="\\x1b[2J")]
+lies += [dict(public="\\ud800"), dict(public="5a" * 32), dict(uid=""), dict(uid="x" * 64), dict(uid="\\x1b[2J")]
 links = [say(own, doors[0], LOBBY, Enter(seat._replace(**{"uid": str(i), **each}))) for i, each in enumerate(lies)]
 links += [say(own, doors[0], LOBBY, Enter(seat))]
 time.sleep(20)
@@ -277,7 +277,7 @@ def test_a_members_first_connection_is_proven() -> None:
 
         overheard = second._identity.proof(public, second.uid, first.uid, b"another connection")
         wrong: list[Callable[[Link], str]] = [
-            lambda link: "", lambda link: "a key", lambda link: overheard,
+            lambda link: "", lambda link: "a key", lambda link: "\ud800", lambda link: overheard,
             lambda link: liar._identity.proof(public, second.uid, first.uid, link.key),
             lambda link: second._identity.proof(public, first.uid, second.uid, link.key),
         ]  # fmt: skip
