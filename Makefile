@@ -137,13 +137,14 @@ sanitize: $(VENV)/test.stamp
 	PYTHON=$(CURDIR)/$(BIN)/python tests/sanitize/run.sh
 
 # Random programs against NumPy, then ranks killed and stopped at random moments: ten minutes each; damaged files of somebody
-# else's: a minute.  Each time other ones, unless SEED is given; what fails is printed with the command that repeats it.  As
-# root also over two hosts.
+# else's, frames, words, seats and snapshots: a minute each.  Each time other ones, unless SEED is given; what fails is printed
+# with the command that repeats it.  As root also over two hosts.
 SEED ?= $(shell date +%s)
 fuzz: $(VENV)/test.stamp
 	$(BIN)/python -m hocket.conformance.fuzz --seconds 600 --seed $(SEED)
 	$(BIN)/python -m hocket.conformance.chaos --seconds 600 --seed $(SEED)
-	PYTHONPATH=tests $(BIN)/python -m support.hostile --seconds 60 --seed $(SEED)
+	for each in files frames words seats snapshots; do \
+		PYTHONPATH=tests $(BIN)/python -m support.hostile --of $$each --seconds 60 --seed $(SEED) || exit 1; done
 
 # N mutants of the library's own code, that SEED draws, against the tests that reach them: half an hour at most.  The first
 # time it measures which tests reach which lines, into build/reach, which takes longer; remove that after large changes.

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
+from hocket.arguments import printable
 from hocket.errors import ArgumentError
 from hocket.observe.clocks import Ping
-from hocket.observe.words import printable
 from hocket.recording import NotARecording, Part, Recorded, read
 
 MOST_PINGS = 1 << 26

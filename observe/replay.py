@@ -17,13 +17,14 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from hocket.algorithms import CONTRACTS, Algorithm, Link, Topology, get, hierarchical, names, simulate
+from hocket.arguments import printable
 from hocket.codecs import CODECS
 from hocket.errors import ArgumentError
 from hocket.observe.cables import Cable, cables
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import Calls, Findings
 from hocket.observe.policies import policy_would
-from hocket.observe.words import printable, seconds, share
+from hocket.observe.words import seconds, share
 
 MOST_CALLS = 1000
 """Calls that are replayed, the newest: 1 to 10 ms each."""

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from hocket.arguments import printable
 from hocket.observe.attribution import Cause
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import CROWDED, Findings, recurrence
@@ -13,11 +14,6 @@ from hocket.observe.timeline import Timeline
 
 MOST = 4
 """Culprits that are named."""
-
-
-def printable(text: str, most: int = 120) -> str:
-    """A name from a file, for a terminal: nothing in it moves the cursor, changes colours or turns the text around."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text[:most])
 
 
 def seconds(value: float) -> str:

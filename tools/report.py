@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from hocket.arguments import printable
 from hocket.errors import ArgumentError
 from hocket.observe.files.reading import read
 from hocket.observe.files.writing import replacing
 from hocket.observe.findings import find
 from hocket.observe.page.make import page
 from hocket.observe.replay import what_if
-from hocket.observe.words import printable, summary
+from hocket.observe.words import summary
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from hocket.arguments import printable
 from hocket.errors import ArgumentError
 from hocket.observe.collecting import generations
 from hocket.observe.files.names import SUFFIXES
@@ -14,7 +15,7 @@ from hocket.observe.files.writing import write
 from hocket.observe.findings import find
 from hocket.observe.merging import merge
 from hocket.observe.timeline import Timeline
-from hocket.observe.words import gaps, printable, summary
+from hocket.observe.words import gaps, summary
 
 MANY = 2_000_000
 """Slices, above which the summary would take longer than all the rest."""

@@ -21,7 +21,8 @@ from hocket.control.elastic.meeting import MeetNext
 from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.reaching import Own
 from hocket.control.handshake import Address
-from hocket.control.protocol.generations import Generation, Seat
+from hocket.control.protocol.generations import Generation
+from hocket.control.protocol.seats import Seat
 from hocket.control.protocol.words import Call, Made
 from hocket.control.reactor import Reactor
 from hocket.control.session import LinkSession

@@ -13,8 +13,9 @@ from hocket.control.elastic.reaching import LOBBY, Own, reach
 from hocket.control.handshake import Address, AuthError
 from hocket.control.link import Link
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.generations import SEAT, name_of
+from hocket.control.protocol.generations import SEAT
 from hocket.control.protocol.messages import by_name, pack, unpack
+from hocket.control.protocol.seats import name_of
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TimeoutError, TransportError
 

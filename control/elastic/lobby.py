@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hocket.control.protocol.generations import Seat
+from hocket.control.protocol.seats import Seat
 
 
 class Enter(NamedTuple):

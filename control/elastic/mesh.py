@@ -29,9 +29,10 @@ from hocket.control.handshake import Hello
 from hocket.control.link import LIMIT, Link, Once, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, Seat, To, uid_of
+from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, To
 from hocket.control.protocol.membership import PURPOSE as MEETING
 from hocket.control.protocol.messages import by_name, pack, unpack
+from hocket.control.protocol.seats import Seat, uid_of
 from hocket.control.protocol.words import Call, Here, Made
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
@@ -262,7 +263,7 @@ class Mesh:
 
     def _proves(self, who: Iam, public: str, link: Link) -> bool:
         wanted = self._identity.proof(public, who.uid, self.uid, link.key) if public else ""
-        return bool(wanted) and hmac.compare_digest(who.proof.encode(), wanted.encode())
+        return bool(wanted) and who.proof.isascii() and hmac.compare_digest(who.proof, wanted)
 
     def _begun(self) -> None:
         for seat in self.now.seats:

@@ -8,17 +8,16 @@ learned that; who asks about an earlier one is told what was decided, also if it
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import re
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hocket.control.protocol import words as of
-from hocket.control.protocol.checking import Malformed, checked
+from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.decree import Decree
 from hocket.control.protocol.messages import by_name, pack, unpack
+from hocket.control.protocol.seats import Seat, makes_sense, name_of, seat_of
 from hocket.control.protocol.words import Made
 
 HISTORY = 16
@@ -27,25 +26,6 @@ EARLY, EARLY_BYTES = 10_000, 16 << 20
 """Words about later generations that are kept, and bytes of those of each member."""
 GUESTS, SEAT = 256, 16 << 10
 """Newcomers that wait at once, and bytes of what each says: members tell each other, and agree on all of it."""
-PID, PORT, TICK, UID = 1 << 31, 1 << 16, 1 << 62, 64
-"""All are below: the numbers that a seat says, and the length of its name."""
-
-
-class Seat(NamedTuple):
-    """A process of the job, or one that wants to be."""
-
-    uid: str
-    addresses: list[list[Any]]
-    """Where its listener is: ["unix", path] or ["tcp", host, port]."""
-    host: str
-    """Processes of one `host` can see each other in its kernel's table."""
-    pid: int
-    started: int
-    """When, by that kernel's clock: a pid alone may be another's by now."""
-    info: Any = None
-    """The newcomer's own words."""
-    public: str = ""
-    """Its public key, by which it proves that it is this process; "": it cannot."""
 
 
 # --- what members tell each other
@@ -384,29 +364,6 @@ class Generations:
         return instructions
 
 
-def makes_sense(seat: Seat) -> bool:
-    """Can members use it?  Where a process listens, and which it is, are its own words."""
-    return (
-        0 < len(seat.uid) < UID and seat.uid.isprintable() and seat.addresses != []
-        and all(map(_is_place, seat.addresses)) and 0 < seat.pid < PID and 0 <= seat.started < TICK
-        and (not seat.public or seat.uid == uid_of(seat.public) and bool(re.fullmatch("[0-9a-f]{64}", seat.public)))
-    )  # fmt: skip
-
-
-def uid_of(public: str) -> str:
-    """The name of the process with this public key: who passes its seat on cannot put another key into it."""
-    return hashlib.sha256(public.encode()).hexdigest()[:16]
-
-
-def _is_place(address: list[Any]) -> bool:
-    kinds = [type(each) for each in address]
-    if not kinds or kinds[0] is not str:
-        return False
-    if address[0] == "unix":
-        return kinds == [str, str]
-    return address[0] == "tcp" and kinds == [str, str, int] and 0 < address[2] < PORT
-
-
 def _check(made: Made, size: int) -> None:
     """Raises Malformed: so many members cannot have agreed on this."""
     ranks, all_ = made.members, {*made.members, *(rank for rank, _ in made.lost)}
@@ -414,19 +371,3 @@ def _check(made: Made, size: int) -> None:
         raise Malformed(f"an agreement of {size} members on {str(ranks)[:80]}")
     if len({seat_of(name).uid for name in made.newcomers}) != len(made.newcomers):
         raise Malformed("an agreement lets somebody in twice")
-
-
-def name_of(seat: Seat) -> str:
-    """The name of a seat in an agreement: all that the others need to know of it."""
-    return json.dumps(seat, separators=(",", ":"))
-
-
-def seat_of(name: str) -> Seat:
-    """Raises Malformed."""
-    try:
-        seat: Seat = checked(Seat, json.loads(name), "newcomer")
-    except (ValueError, RecursionError) as why:
-        raise Malformed(f"newcomer: {why}") from None
-    if not makes_sense(seat):
-        raise Malformed(f"newcomer: {name[:80]!r} cannot be used")
-    return seat

@@ -17,8 +17,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hocket.control.protocol.generations import Generation, Generations, Seat, To
+from hocket.control.protocol.generations import Generation, Generations, To
 from hocket.control.protocol.messages import pack
+from hocket.control.protocol.seats import Seat
 from hocket.control.protocol.words import Call
 
 RANKS = "4,16,64,256,1000"

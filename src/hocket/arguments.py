@@ -53,6 +53,12 @@ def texts(values: Any, what: str) -> list[str]:
     raise ArgumentError(f"{what}={reprlib.repr(values)} must be a sequence of names")
 
 
+def printable(text: str, most: int = 120) -> str:
+    """A name of somebody else's, for a terminal: nothing in it moves the cursor, changes colours or turns the text
+    around."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text[:most])
+
+
 def seen_through(array: Any, what: str) -> str:
     """In words, that it is one of NumPy's masked arrays, whose numbers would be read below the mask; "": it is none."""
     if not (hasattr(array, "mask") and hasattr(array, "filled")):

@@ -19,4 +19,4 @@ def test_what_is_not_refused_is_told(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(reading, "checked", lambda timeline: 1 / 0)
     assert hostile.main(["--count", "300"]) == 1
     out = capsys.readouterr().out
-    assert "ZeroDivisionError" in out and "again: python -m support.hostile --seed" in out
+    assert "ZeroDivisionError" in out and "again: python -m support.hostile --of files --seed" in out

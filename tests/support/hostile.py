@@ -1,13 +1,15 @@
-"""`python -m support.hostile`: files of somebody else's, read as hocket's own: traces and recordings.
+"""`python -m support.hostile`: what somebody else made, read as hocket's own: traces and recordings, and what members
+of elastic jobs and of parameter servers say (hostile_words.py).
 
-Valid files are cut, spliced and scribbled over.  Each is read, or refused by ArgumentError or NotARecording, within a
-second of CPU, in 2 GiB of addresses more than before.  What fails is printed with the seed that repeats it.  Exit code
-1: something did.
+Valid files and words are cut, spliced and scribbled over.  Each is read, or refused by the error that is meant for
+it, within a second of CPU, in 2 GiB of addresses more than before.  What fails is printed with the seed that repeats
+it.  Exit code 1: something did.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import os
 import random
@@ -15,8 +17,9 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +33,7 @@ from hocket.observe.merging import merge
 from hocket.observe.page.make import page
 from hocket.observe.words import summary
 from hocket.recording import NotARecording
+from support import hostile_words
 
 ROOM = 2 << 30
 LONGEST = 1.0
@@ -72,8 +76,18 @@ def folder(path: Path) -> None:
     summary(find(merge(left.recorded, left.pings)))
 
 
-def examples(place: Path) -> list[tuple[str, bytes, Callable[[Path], None]]]:
-    """Files of a small job: name, content, reader."""
+class Kind(NamedTuple):
+    """Something that is read: its name, valid bytes, its reader, and how it is spoilt."""
+
+    name: str
+    data: bytes
+    reader: Callable[[Path], None]
+    spoil: Callable[[bytes, random.Random], bytes] = spoilt
+
+
+@contextlib.contextmanager
+def files(place: Path) -> Iterator[list[Kind]]:
+    """Those of a small job."""
 
     def job(comm: hocket.Communicator) -> None:
         for path in ("t.json", "t.pftrace"):
@@ -83,14 +97,12 @@ def examples(place: Path) -> list[tuple[str, bytes, Callable[[Path], None]]]:
                     comm.allreduce(np.ones(1000, np.float32))
 
     hocket.local_world(2).run(job)
-    made: list[tuple[str, bytes, Callable[[Path], None]]] = [
-        (name, (place / name).read_bytes(), trace) for name in ("t.json", "t.pftrace")
-    ]
-    made += [(f"{name}.gz", data, read_) for name, data, read_ in made]
+    made = [Kind(name, (place / name).read_bytes(), trace) for name in ("t.json", "t.pftrace")]
+    made += [each._replace(name=f"{each.name}.gz") for each in made]
     with hocket.local_world(1) as world:
         world.comms[0].allreduce(np.ones(3))
-        made.append(("r.ring", bytes(world.comms[0].recorder()._own.recorder.image()), folder))
-    return made
+        made.append(Kind("r.ring", bytes(world.comms[0].recorder()._own.recorder.image()), folder))
+    yield made
 
 
 def tried(path: Path, reader: Callable[[Path], None]) -> str:
@@ -113,31 +125,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="of the first; each further one has the next")
     parser.add_argument("--count", type=int, help="how many, instead of --seconds")
+    parser.add_argument("--of", choices=["files", *hostile_words.KINDS], default="files", help="what (default: files)")
     options = parser.parse_args(argv)
     failed = done = 0
-    with tempfile.TemporaryDirectory() as name:
+    makes = {"files": files, **hostile_words.KINDS}[options.of]
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         base, place = Path(name, "made"), Path(name, "spoilt")
         base.mkdir()
-        place.mkdir()
-        kinds = examples(base)
+        place.mkdir(mode=0o700)
+        kinds = [Kind(*each) for each in stack.enter_context(makes(base))]
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         before = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM, before[1]))
         try:
             for seed in seeds(options):
                 dice = random.Random(seed)
-                what, data, reader = dice.choice(kinds)
+                what, data, reader, spoil = dice.choice(kinds)
                 path = place / what
-                spoiled = spoilt(data, dice)
+                spoiled = spoil(data, dice)
                 path.write_bytes(gzip.compress(spoiled, 1) if what.endswith(".gz") else spoiled)
                 if wrong := tried(path, reader):
                     failed += 1
-                    print(f"{what}: {wrong}\nagain: python -m support.hostile --seed {seed} --count 1")
+                    again = f"python -m support.hostile --of {options.of} --seed {seed} --count 1"
+                    print(f"{what}: {wrong}\nagain: {again}")
                 path.unlink()
                 done += 1
         finally:
             resource.setrlimit(resource.RLIMIT_AS, before)
-    print(f"{done} files, seeds {options.seed} to {options.seed + done - 1}: {failed} failed")
+    print(f"{done} {options.of}, seeds {options.seed} to {options.seed + done - 1}: {failed} failed")
     return 1 if failed else 0
 
 

@@ -280,7 +280,7 @@ class Holder:
             self._send(replica, out)
 
     def _name(self, link: Link, named: Named) -> None:
-        if link.made or link.uid not in (None, named.uid) or number_of(named.token) != named.uid:
+        if link.made or link.uid not in (None, named.uid) or named.token < 0 or number_of(named.token) != named.uid:
             raise ValueError(f"a link says that it is of process {named.uid}, and does not prove it")
         link.uid = named.uid
         if self.view is not None and (named.uid in self.view.workers or named.uid in self.view.addresses):
@@ -298,8 +298,10 @@ class Holder:
                 if not guests:
                     del self._guests[uid]
         left = [who for who, its in list(self.workers.items()) if its is link]  # the others have a new link
+        if self._never_greeted(link):
+            left.append(link.uid)  # type: ignore[arg-type]
         for who in left:
-            del self.workers[who]
+            self.workers.pop(who, None)
             self._left.add(who)
         for replica in list(self.replicas.values()):
             if replica.copy is link:
@@ -310,6 +312,14 @@ class Holder:
                 self._tell(replica, Gone(who))
         with self._viewed:
             self._viewed.notify_all()
+
+    def _never_greeted(self, link: Link) -> bool:
+        """Has a worker that only works ended between two words, so that nobody waits for its clock?"""
+        uid, view = link.uid, self.view
+        return (
+            not link.made and view is not None and uid in view.workers and uid not in view.addresses
+            and uid not in self.workers and uid not in self._guests
+        )  # fmt: skip
 
     def _soon(self, number: int, generation: int) -> Replica | None:
         """A shard that this server will have in a generation that is not installed yet.  None: it has not."""

@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hocket.arguments import printable
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
 from hocket.training.server.views import Says, View, decide, read, refused
 
 log = logging.getLogger("hocket")
 WAIT = 10.0
 """Seconds in which a member has to renew, and a newcomer to call `serve` or `Client`; then it is left out."""
+SHOWN = 400
+"""Characters of what is said of a newcomer."""
 LEAVE = 0.1
 """Seconds that a member which leaves waits for the others to do so; they may go on."""
 
@@ -91,10 +94,10 @@ class Member:
             if self.comm.rank in wrong:
                 raise MismatchError(f"{self.who}: {wrong[self.comm.rank]}", {})
             for rank, why in wrong.items():
-                log.warning("%s: rank %d takes no part: %s", self.who, rank, why)
+                log.warning("%s: rank %d takes no part: %s", self.who, rank, printable(why, SHOWN))
             self._without = [*wrong]
-            said = [
-                each._replace(viewed=each.viewed and previous[rank] is not None)
+            said = [  # who is new has had no view, and holds nothing
+                each if each.viewed and previous[rank] is not None else each._replace(viewed=False, has={})
                 for rank, each in enumerate(map(read, words)) if each is not None and rank not in wrong
             ]  # fmt: skip
             return decide(self.comm.generation, said, self.who)

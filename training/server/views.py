@@ -10,6 +10,8 @@ from hocket.errors import MismatchError, PeerLostError
 
 HEAD, WHOLE, PART = "head", "whole", "part"
 """The part of a shard that a server has."""
+ADDRESS = 300
+"""Characters of where a server listens, at most."""
 LAST_SHARD = 0xFFFFFF
 """On the wire (frames.py)."""
 
@@ -41,6 +43,7 @@ def read(word: Any) -> Says | None:
         return None
     right = (
         type(says.uid) is int and type(says.works) is bool and isinstance(says.address, str)
+        and len(says.address) <= ADDRESS and says.address.isprintable()
         and isinstance(says.has, dict) and all(isinstance(each, str) for each in says.has.values())
         and type(says.shards) is int and 0 <= says.shards <= LAST_SHARD and isinstance(says.tables, str)
         and isinstance(says.settings, list) and _settles(says.settings, bool(says.address))

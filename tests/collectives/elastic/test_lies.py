@@ -15,8 +15,9 @@ from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.proving import Identity, times
 from hocket.control.elastic.reaching import PEER, Own, address_of, reach
 from hocket.control.link import Link
-from hocket.control.protocol.generations import Generation, Leaves, Seat, makes_sense, uid_of
+from hocket.control.protocol.generations import Generation, Leaves
 from hocket.control.protocol.messages import pack
+from hocket.control.protocol.seats import Seat, makes_sense, uid_of
 from hocket.control.reactor import Reactor
 from hocket.control.secret import read_text
 from support.elastic_ranks import HOST, Newcomer, said
@@ -148,7 +149,7 @@ began = time.monotonic()
 told(comm.renew(timeout=8), took=time.monotonic() - began)
 """
     rows = beside(source, """
-from hocket.control.protocol.generations import Seat
+from hocket.control.protocol.seats import Seat
 seats = [Seat(f"{i}", [["tcp", "127.0.0.1", 1]], "no host", 1, 1) for i in range(20)]
 links = [say(own, doors[0], LOBBY, Enter(seat)) for seat in seats]
 time.sleep(20)
@@ -166,7 +167,7 @@ most, big = comm.waiting, [each.uid for each in comm.world.elastic.mesh.lobby() 
 told(comm.renew(admit=False), most=most, big=big)
 """
     rows = beside(source, """
-from hocket.control.protocol.generations import Seat
+from hocket.control.protocol.seats import Seat
 links = []
 for i in range(300):
     seat = Seat(f"{i}", [["tcp", "127.0.0.1", 1]], "no host", 1, 1, "x" * 100)
@@ -185,12 +186,12 @@ until_waiting(1)
 told(comm, lobby=[each.uid for each in comm.world.elastic.mesh.lobby()])
 """
     rows = beside(source, """
-from hocket.control.protocol.generations import Seat
+from hocket.control.protocol.seats import Seat
 seat = Seat("honest", [["tcp", "127.0.0.1", 1]], "no host", 1, 1)
 tcp = ["tcp", "127.0.0.1"]
 lies = [dict(addresses=each) for each in ([], [[]], [["tcp"]], [[*tcp, "x"]], [[*tcp, 1 << 16]], [["unix"]], [[7, {}]])]
 lies += [dict(pid=10**30), dict(pid=-1), dict(pid=0), dict(started=10**30)]
-lies += [dict(uid=""), dict(uid="x" * 64), dict(uid="\\x1b[2J")]
+lies += [dict(public="\\ud800"), dict(public="5a" * 32), dict(uid=""), dict(uid="x" * 64), dict(uid="\\x1b[2J")]
 links = [say(own, doors[0], LOBBY, Enter(seat._replace(**{"uid": str(i), **each}))) for i, each in enumerate(lies)]
 links += [say(own, doors[0], LOBBY, Enter(seat))]
 time.sleep(20)
@@ -206,7 +207,7 @@ time.sleep(0.5)
 told(comm)
 """
     rows = beside(source, """
-from hocket.control.protocol.generations import Seat
+from hocket.control.protocol.seats import Seat
 _, admitted = come()
 for target in admitted.seats[:2]:
     heard = []
@@ -237,7 +238,7 @@ told(comm, held=held, grown=grown)
     rows = beside(source, """
 import resource
 from hocket.control.protocol.membership import PURPOSE
-from hocket.control.protocol.generations import Seat
+from hocket.control.protocol.seats import Seat
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
 links = [say(own, doors[0], LOBBY, Enter(Seat("honest", [["tcp", "127.0.0.1", 1]], "no host", 1, 1)))]
 for rank in range(2):
@@ -277,7 +278,7 @@ def test_a_members_first_connection_is_proven() -> None:
 
         overheard = second._identity.proof(public, second.uid, first.uid, b"another connection")
         wrong: list[Callable[[Link], str]] = [
-            lambda link: "", lambda link: "a key", lambda link: overheard,
+            lambda link: "", lambda link: "a key", lambda link: "\ud800", lambda link: overheard,
             lambda link: liar._identity.proof(public, second.uid, first.uid, link.key),
             lambda link: second._identity.proof(public, first.uid, second.uid, link.key),
         ]  # fmt: skip

@@ -9,18 +9,9 @@ import pytest
 
 from hocket.control.protocol import words as of
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.generations import (
-    Claim,
-    Dead,
-    Generation,
-    Generations,
-    Says,
-    Seat,
-    To,
-    name_of,
-    seat_of,
-)  # fmt: skip
+from hocket.control.protocol.generations import Claim, Dead, Generation, Generations, Says, To
 from hocket.control.protocol.messages import pack
+from hocket.control.protocol.seats import Seat, name_of, seat_of
 from support import cases
 
 

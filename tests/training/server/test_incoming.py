@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import Client, Range, Rows, serve
 from hocket.training.server.optimizers import Array
 from hocket.training.server.wire.frames import HEADER, PUSH, SHORT, WORDS, framed
+from hocket.training.server.worker import ways
 from support.worlds import same, spread
 
 LONG = 100_000
@@ -120,3 +123,23 @@ def heard_while_answers_wait(comm: Communicator) -> None:
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_pushes_are_heard_while_answers_wait(transport: str) -> None:
     spread(heard_while_answers_wait, 3, transport)
+
+
+def goes_on_without(comm: Communicator) -> None:
+    """A worker has made its link, said who it is, and dies before it greets: nobody waits for its clock."""
+    tables = {"w": Range(3)}
+    if comm.rank == 0:
+        assert serve(comm, tables, on=[0], clock="bsp").wait(20)
+        return
+    if comm.rank == 2:
+        ways.Way.greet = lambda *_: os._exit(0)  # type: ignore[assignment, method-assign]
+    with Client(comm, tables) as client:
+        client.push("w", np.ones(3))
+        client.tick()
+        client.tick()
+        handle = client.pull("w", async_op=True)
+        same(handle.wait(20), np.ones(3, np.float32), "the other one is not waited for")
+
+
+def test_a_worker_that_dies_between_two_words_is_waited_for_by_nobody() -> None:
+    spread(goes_on_without, 3, "shm")

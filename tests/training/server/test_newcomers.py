@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hocket.training.server.member import Member
 from hocket.training.server.views import Says, decide, refused
 from support.serving import Cluster
 
@@ -58,7 +59,8 @@ def test_members_agree_on_who_takes_no_part() -> None:
     wrong: list[Any] = [
         7, [], [1, 2], {}, list(NEW)[:5], NEW._replace(tables="u"), NEW._replace(uid=2), NEW._replace(uid="9"),
         NEW._replace(shards=3, settings=["bsp", 0]), NEW._replace(shards=2, settings=["async", 0]),
-        NEW._replace(shards=300_000_000), NEW._replace(address="tcp:h:9"), NEW._replace(has=7),
+        NEW._replace(shards=300_000_000), NEW._replace(address="tcp:h\x1b[2J:9"), NEW._replace(address="t" * 301),
+        NEW._replace(address="tcp:h:9"), NEW._replace(has=7),
         NEW._replace(settings=["bsp", 7]), NEW._replace(tables="u", viewed=True), NEW._replace(works=1),
     ]  # fmt: skip
     for word in wrong:
@@ -72,3 +74,30 @@ def test_members_agree_on_who_takes_no_part() -> None:
         assert (view.shards, view.heads, view.settings, 9 in view.workers) == (2, (0, 1), ("bsp", 0), True)
     assert refused([NEW, NEW._replace(tables="u")], [None, None]) == {}, "all are new: `decide` raises on all"
     assert decide(5, [*OLD[2:], fine[1]], "all servers are new").heads == (9, 9), "with as many shards as before"
+
+
+class Meets:
+    """A communicator that only meets: the words of a dead head's copy, and of a newcomer that lies."""
+
+    rank, generation, previous_ranks, door = 0, 3, (1, None, None), None
+
+    def __init__(self, *words: Any) -> None:
+        self.words = words
+
+    def share(self, *_: Any, **__: Any) -> list[Any]:
+        return [list(each) for each in self.words]
+
+    def mark(self, name: str, value: int) -> None: ...
+
+
+def test_a_newcomer_holds_nothing_whatever_it_says(caplog: pytest.LogCaptureFixture) -> None:
+    """Else it were the head of a shard whose head has died, with values of its own.  Its words move no cursor."""
+    copy = Says(1, False, "tcp:h:1", {"0": "whole"}, 1, "t", ["async", 0], True)
+    liar = copy._replace(uid=9, works=True, address="tcp:h:9", has={"0": "head"})
+    odd = NEW._replace(uid=10, tables="\x1b[2J" + "x" * 10_000)
+    installed: list[Any] = []
+    with caplog.at_level("WARNING", "hocket"):
+        Member(Meets(copy, liar, odd), lambda: copy, installed.append, "a test")
+    (view,) = installed
+    assert view.heads == (1,) and set(view.addresses) == {1, 9}
+    assert len(caplog.text) < 2000 and "\x1b" not in caplog.text and "takes no part" in caplog.text

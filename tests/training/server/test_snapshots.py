@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import resource
 import shutil
 import stat
 import threading
@@ -262,6 +263,19 @@ def test_what_is_in_a_file_is_compared_with_the_tables(tmp_path: pathlib.Path) -
         path.write_bytes(text)
         found = folder.newest(LAYOUT, 0)
         assert found is not None and found[0].order == 3 and good.exists()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for text in (b"", head + b"\n"):  # a line without an end, and items of zeros, which take nothing on the disk
+        path.write_bytes(text)
+        os.truncate(path, 8 << 30)
+        found = folder.newest(LAYOUT, 0)
+        assert found is not None and found[0].order == 3
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+    path.unlink()
+    for name in (f"shard-0-of-{10**12}.000000000009", f"shard-{10**12}.000000000009"):  # numbers that a name says
+        (tmp_path / name).touch()
+        with pytest.raises(hocket.ArgumentError, match=r"that of shard [01] is missing"):
+            folder.newest(LAYOUT, 0)
+        (tmp_path / name).unlink()
 
 
 def hiccups(comm: Communicator, folder: str) -> int:

@@ -17,7 +17,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ VERSION, BEFORE = "hocket-shard/2", "hocket-shard/1"
 STAY = 2
 """Snapshots of a shard that are kept: an older one is there while the newest is written."""
 NAME = re.compile(r"shard-([0-9]+)(?:-of-([0-9]+))?\.([0-9]{12,})")
+HEAD = 64 << 20
+"""Bytes of a file's first line, at most."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -115,19 +117,26 @@ class Folder:
         last = next((each for each in files if each.shards != layout.shards and each.order < below), None)
         if last is None or (own is not None and own[0].order > last.order):
             return own
-        old = Layout(layout.by_name, last.shards)
-        states = []
+        there = {each.shard for each in files if each.shards == last.shards}
+        self._are_all(range(len(there) + 1), there, last, layout)  # a name may say any number
+        old, states = Layout(layout.by_name, last.shards), {}
         for i in range(old.shards):
             found = self.newest(old, i, last.order)
-            if found is None:
+            if found is not None:
+                states[i] = found[1]
+            self._are_all([i], states, last, layout)
+        log.info("%s: snapshots of %d servers are dealt to %d", self.path, old.shards, layout.shards)
+        return Book(last.order + 1, {}, {}), dealt(old, [*states.values()], layout, shard)
+
+    def _are_all(self, wanted: Iterable[int], there: Container[int], last: File, layout: Layout) -> None:
+        """Raises ArgumentError: this shard of another number of servers is missing."""
+        for i in wanted:
+            if i < last.shards and i not in there:
                 raise ArgumentError(
-                    f"{self.path} has snapshots of {old.shards} servers, but that of shard {i} is missing, "
-                    f"and {layout.shards} servers cannot share the rest: serve on {old.shards} again, or remove "
+                    f"{self.path} has snapshots of {last.shards} servers, but that of shard {i} is missing, "
+                    f"and {layout.shards} servers cannot share the rest: serve on {last.shards} again, or remove "
                     f"{last.name} and those like it"
                 )
-            states.append(found[1])
-        log.info("%s: snapshots of %d servers are dealt to %d", self.path, old.shards, layout.shards)
-        return Book(last.order + 1, {}, {}), dealt(old, states, layout, shard)
 
     def _files(self) -> list[File]:
         """The newest first."""
@@ -150,11 +159,12 @@ class Folder:
     def _read(self, file: File, layout: Layout) -> tuple[Book, State]:
         path = os.path.join(self.path, file.name)
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
-            head = json.loads(opened.readline())
+            head = json.loads(opened.readline(HEAD))
+            if (version := head["version"]) not in (VERSION, BEFORE):
+                raise ArgumentError(f"{path} is of version {version!r}; this hocket reads {VERSION!r} and {BEFORE!r}")
+            if sum(nbytes for *_, nbytes in head["items"]) != os.fstat(opened.fileno()).st_size - opened.tell():
+                raise ValueError("its length is not what it says")
             data = np.frombuffer(opened.read(), np.uint8)
-        if head["version"] not in (VERSION, BEFORE):
-            version = head["version"]
-            raise ArgumentError(f"{path} is of version {version!r}; this hocket reads {VERSION!r} and {BEFORE!r}")
         if digest(data) != head["crc"]:
             raise ValueError("its checksum differs")
         if head["tables"] != layout.said():

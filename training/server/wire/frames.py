@@ -159,7 +159,8 @@ def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> 
         if first >> 32 == NO_TABLE:
             change = Clock(None if last < 0 else last)
         else:
-            assert payload is not None
+            if payload is None:
+                raise ValueError("a change without values")
             change = Change(first >> 32, fifth & 0xFFFFFFFF, keys, payload)
         push = Push(generation, worker, number, change)
         return push if kind is Push else Forward(generation, fourth, push)
@@ -183,8 +184,11 @@ def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> 
     if kind is Item:
         return Item(generation, (first >> 32, fifth), unpacked(payload))
     if kind is Filled:
-        applied, clocks = untext(payload)
-        return Filled(generation, fourth, dict(applied), dict(clocks))
+        try:
+            applied, clocks = untext(payload)
+            return Filled(generation, fourth, dict(applied), dict(clocks))
+        except TypeError:
+            raise ValueError("no books of a shard") from None
     return Hello(generation, worker) if kind is Hello else kind(generation)
 
 

@@ -57,8 +57,9 @@ class Link:
         self._settling = threading.Lock()
         self.owes = 0
         """`ahead`, or more: what is on its way by now may be counted."""
-        self._sure, self._shows, self._since = SURE, 0, 0
-        """Frames that surely fit now; a number that the other end shows once it has read it; frames sent since."""
+        self._sure, self._shows, self._since = 0 if to_server else SURE, 0, 0
+        """Frames that surely fit now (none behind what `send` has sent); a number that the other end shows once it has
+        read it; frames sent since."""
         self.read = 0
         """The other end's number, which came last."""
         self._scratch = np.empty(0, np.uint8)
