@@ -23,7 +23,7 @@ from hocket.arguments import human
 from hocket.bench.harness.table import micro
 from hocket.collectives.choice import declared
 from hocket.collectives.choice.choose import choose
-from hocket.collectives.choice.layout import Layout
+from hocket.collectives.choice.fabric import Fabric
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.measuring.cases import COLLECTIVES, parse_size
 from hocket.errors import ArgumentError, Error
@@ -92,7 +92,7 @@ def _report(options: argparse.Namespace) -> int:
     for (size, nbytes), some in groupby(cases, lambda case: case[1:]):
         groups = there.groups(size)
         segment = RINGS.segment if len(groups) == 1 else Traits().between_hosts
-        where = Layout(tuple(map(len, groups)), "shm", "tcp", segment)
+        where = Fabric(tuple(map(len, groups)), "shm", "tcp", segment)
         found = []
         for algorithm, _, _ in some:
             try:

@@ -20,7 +20,7 @@ from hocket.arguments import human
 from hocket.bench.harness.table import micro
 from hocket.collectives.choice import cache
 from hocket.collectives.choice.choose import choose
-from hocket.collectives.choice.layout import candidates
+from hocket.collectives.choice.fabric import candidates
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.job.place import is_first, launched
 from hocket.collectives.measuring import busy, measure

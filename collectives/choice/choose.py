@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.collectives.choice import table
-from hocket.collectives.choice.layout import Layout, candidates
+from hocket.collectives.choice.fabric import Fabric, candidates
 from hocket.collectives.choice.tuning import Tuning
 
 SAME = 1.05
@@ -29,7 +29,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    tuning: Tuning, collective: str, nbytes: int, layout: Layout, commutative: bool = True,
+    tuning: Tuning, collective: str, nbytes: int, layout: Fabric, commutative: bool = True,
     libraries: Sequence[str] = (),
 ) -> Choice:  # fmt: skip
     """The best algorithm for a vector of `nbytes`.  All ranks give the same arguments, and get the same answer.

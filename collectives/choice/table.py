@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
-from hocket.collectives.choice.layout import Layout
+from hocket.collectives.choice.fabric import Fabric
 
 ANY = 1 << 62
 KB = 1024
@@ -129,7 +129,7 @@ ROWS: dict[tuple[str, str], tuple[UpTo, ...]] = {
 }
 
 
-def usual(collective: str, nbytes: int, layout: Layout, able: Container[str]) -> str:
+def usual(collective: str, nbytes: int, layout: Fabric, able: Container[str]) -> str:
     """The name of the algorithm to use, one of `able`.  `nbytes` is a rank's whole vector, all blocks together."""
     if "hierarchical" in able and nbytes >= HIERARCHICAL_FROM:
         return "hierarchical"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from hocket.algorithms.language.registry import names
 from hocket.algorithms.prediction.model import PRICES, counts, fit, price
 from hocket.arguments import human
-from hocket.collectives.choice.layout import Layout, candidates, known
+from hocket.collectives.choice.fabric import Fabric, candidates, known
 from hocket.errors import ArgumentError
 
 FORMAT = 1
@@ -51,7 +51,7 @@ class Point(NamedTuple):
     """Seconds of one call, by algorithm."""
 
     collective: str
-    layout: Layout
+    layout: Fabric
     nbytes: int
     """Bytes of a rank's whole vector, all blocks together."""
     seconds: Mapping[str, float]
@@ -78,7 +78,7 @@ class Tuning:
         kept = [p for p in self.points if (p.collective, p.layout) not in again]
         return Tuning([*kept, *newer.points], newer.cores, reads=newer.reads or self.reads)
 
-    def measured(self, collective: str, layout: Layout, nbytes: int) -> dict[str, float]:
+    def measured(self, collective: str, layout: Fabric, nbytes: int) -> dict[str, float]:
         """Seconds by algorithm, from the points beside `nbytes`; {} if this layout was not measured.
 
         Below the smallest point time stands still, above the largest it grows with the bytes.
@@ -97,7 +97,7 @@ class Tuning:
         both = [name for name in low.seconds if name in high.seconds]
         return {name: low.seconds[name] ** (1 - share) * high.seconds[name] ** share for name in both}
 
-    def predicted(self, collective: str, layout: Layout, nbytes: int) -> dict[str, float]:
+    def predicted(self, collective: str, layout: Fabric, nbytes: int) -> dict[str, float]:
         """Seconds by algorithm, from the model; {} if ranks are many or these transports were measured too little."""
         prices = self.prices.get(layout.transports) or self.prices.get("any")
         measured = {"", *(transport for p in self.points for transport in (p.layout.inside, p.layout.across))}
@@ -109,8 +109,8 @@ class Tuning:
         }
 
     @cached_property
-    def _of(self) -> dict[tuple[str, Layout], list[Point]]:
-        grouped: dict[tuple[str, Layout], list[Point]] = {}
+    def _of(self) -> dict[tuple[str, Fabric], list[Point]]:
+        grouped: dict[tuple[str, Fabric], list[Point]] = {}
         for p in self.points:
             grouped.setdefault((p.collective, p.layout), []).append(p)
         return grouped
@@ -154,7 +154,7 @@ class Tuning:
 def _point(collective: str, layout: Sequence[Any], nbytes: int, seconds: Mapping[str, float]) -> Point:
     names(collective)  # refuses an unknown one
     groups, inside, across, segment = layout
-    where = Layout(tuple(_positive(n) for n in groups), str(inside), str(across), _positive(segment))
+    where = Fabric(tuple(_positive(n) for n in groups), str(inside), str(across), _positive(segment))
     return Point(collective, where, _positive(nbytes), {str(n): _seconds(t) for n, t in seconds.items()})
 
 

@@ -10,7 +10,7 @@ from hocket.arguments import human, whole
 from hocket.collectives.calls.encodings import AUTO
 from hocket.collectives.calls.encodings import COLLECTIVES as CODED
 from hocket.collectives.choice.choose import Choice, choose
-from hocket.collectives.choice.layout import candidates
+from hocket.collectives.choice.fabric import candidates
 from hocket.collectives.choice.setting import asked
 from hocket.collectives.choice.tuning import Reads
 from hocket.collectives.delegates.meeting import LIBRARIES

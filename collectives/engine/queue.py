@@ -20,7 +20,7 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
-from hocket.collectives.choice.layout import Layout
+from hocket.collectives.choice.fabric import Fabric
 from hocket.collectives.choice.tuning import Reads
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Counts, Plan
@@ -119,7 +119,7 @@ class Queue:
         chunk = traits.get(across, Traits()).between_hosts if across else traits.get(inside, Traits()).segment
         self.segment = segment or chunk
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""
-        self.layout = Layout(tuple(map(len, self.groups)), *between, self.segment)
+        self.layout = Fabric(tuple(map(len, self.groups)), *between, self.segment)
         """Algorithms are chosen by this."""
         self.counts: dict[tuple[str, str, str], Counts] = {}
         """By collective, algorithm and transports."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy
 
-from hocket.collectives.choice.layout import candidates
+from hocket.collectives.choice.fabric import candidates
 from hocket.collectives.choice.tuning import Point, Tuning
 from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.measuring import busy, reads

@@ -201,7 +201,7 @@ cdef int walk(tree, list leaves, list names, str where) except -1:
     return 0
 
 
-cdef class Layout:
+cdef class Packing:
     """A list of NumPy arrays of one dtype, all of which are copied: what the next such list is compared with."""
 
     cdef object vector, label
@@ -260,7 +260,7 @@ cdef class Known(Lists):
 
     def learn(self, tree, Packed packed, label):
         """A call on this list went well: the next one on such a list may take the short way."""
-        cdef Layout layout
+        cdef Packing layout
         cdef Py_ssize_t i
         cdef np.npy_intp count = 0
         leaves = packed.leaves
@@ -269,7 +269,7 @@ cdef class Known(Lists):
         layout = self.layouts.get(len(leaves))
         if layout is not None and layout.label is label:
             return
-        layout = Layout.__new__(Layout)
+        layout = Packing.__new__(Packing)
         layout.count, layout.label, layout.number = len(leaves), label, np.PyArray_TYPE(<np.ndarray>leaves[0])
         layout.nbytes = <size_t*>PyMem_Calloc(layout.count, sizeof(size_t))
         if layout.nbytes == NULL:
@@ -284,7 +284,7 @@ cdef class Known(Lists):
         self.layouts[layout.count] = layout
 
     cdef object take(self, Shortcut shortcut, object tree, Ask* ask):
-        cdef Layout layout
+        cdef Packing layout
         cdef Ask one = ask[0]
         cdef list leaves
         if ask.async_op or groups_open() or <object>ask.within:

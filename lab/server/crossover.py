@@ -29,7 +29,7 @@ import numpy as np
 
 import hocket
 from hocket.algorithms import Link, Topology, get, simulate
-from hocket.collectives.choice.layout import Layout, candidates
+from hocket.collectives.choice.fabric import Fabric, candidates
 from hocket.collectives.choice.table import usual
 from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
@@ -189,7 +189,7 @@ def predicted(name: str, size: int, nbytes: int, latency: float) -> float:
         share = size - 1 if name == SERVER else (size - 1) / size
         return 2 * (latency + share * nbytes / RATE)
     flat, segment = Topology(Link(latency, RATE), overhead=0.0, reduction=0.0), Traits().between_hosts
-    layout = Layout((1,) * size, "", "tcp", segment)
+    layout = Fabric((1,) * size, "", "tcp", segment)
     calls = ("reduce", "broadcast") if name == TWO else ("allreduce",)
     chosen = [(each, ALGORITHMS.get(name) or usual(each, nbytes, layout, candidates(each, layout))) for each in calls]
     return sum(simulate(get(*each), size, nbytes, flat, segment=segment).seconds for each in chosen)

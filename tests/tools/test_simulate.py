@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from hocket.collectives.choice.choose import choose
-from hocket.collectives.choice.layout import Layout
+from hocket.collectives.choice.fabric import Fabric
 from hocket.collectives.choice.tuning import Tuning
 from hocket.tools import simulate
 
@@ -45,7 +45,7 @@ def test_the_fastest_comes_first_and_the_own_choice_is_marked(capsys: pytest.Cap
         assert times == sorted(times)
         assert "<- best" in table[0] and sum("best" in text for text in table) == 1
         (own,) = [text.split()[0] for text in table if "hocket's choice" in text]
-        where = Layout((4,) * (int(size) // 4), "shm", "tcp", 64 << 10)
+        where = Fabric((4,) * (int(size) // 4), "shm", "tcp", 64 << 10)
         assert own == choose(Tuning(), "allreduce", int(nbytes), where).name
 
 

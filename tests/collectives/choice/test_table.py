@@ -6,7 +6,7 @@ import pytest
 
 from hocket.algorithms import CONTRACTS, get, hierarchical, names
 from hocket.collectives.choice.choose import choose
-from hocket.collectives.choice.layout import Layout
+from hocket.collectives.choice.fabric import Fabric
 from hocket.collectives.choice.tuning import Tuning
 from hocket.errors import ArgumentError
 
@@ -15,19 +15,19 @@ SIZES = (1, 2, 3, 4, 5, 8, 9, 16, 17, 100)
 BYTES = (0, 1, 8, 256, 2 * KB, 4 * KB, 8 * KB, 64 * KB, 600 * KB, 1 << 30, 1 << 50)
 
 
-def one_host(size: int, inside: str = "shm") -> Layout:
-    return Layout((size,), inside, "", 64 * KB)
+def one_host(size: int, inside: str = "shm") -> Fabric:
+    return Fabric((size,), inside, "", 64 * KB)
 
 
-def alone(size: int) -> Layout:
-    return Layout((1,) * size, "", "tcp", 256 * KB)
+def alone(size: int) -> Fabric:
+    return Fabric((1,) * size, "", "tcp", 256 * KB)
 
 
-def pairs(size: int) -> Layout:
-    return Layout((2,) * (size // 2) + (1,) * (size % 2), "shm", "tcp", 256 * KB)
+def pairs(size: int) -> Fabric:
+    return Fabric((2,) * (size // 2) + (1,) * (size % 2), "shm", "tcp", 256 * KB)
 
 
-def usual(collective: str, nbytes: int, layout: Layout, commutative: bool = True) -> str:
+def usual(collective: str, nbytes: int, layout: Fabric, commutative: bool = True) -> str:
     choice = choose(Tuning(), collective, nbytes, layout, commutative)
     assert choice.why == "the built-in table" and choice.seconds is None
     return choice.name

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collectives.choice.tuning import Layout, Point, Tuning
+from hocket.collectives.choice.tuning import Fabric, Point, Tuning
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.measuring import busy, measure
 from hocket.errors import ArgumentError
@@ -120,7 +120,7 @@ def test_ranks_die_with_a_killed_tune(tmp_path: pathlib.Path) -> None:
 
 def only(name: str) -> str:
     """A tuning that makes 2 ranks take that algorithm for every allreduce."""
-    point = Point("allreduce", Layout((2,), "shm", "", 65536), 8, {name: 1e-6})
+    point = Point("allreduce", Fabric((2,), "shm", "", 65536), 8, {name: 1e-6})
     return Tuning([point]).text()
 
 

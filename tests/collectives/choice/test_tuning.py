@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from hocket.algorithms import get, names
 from hocket.algorithms.prediction.model import PRICES, counts, fit, price
 from hocket.collectives.choice.choose import choose
-from hocket.collectives.choice.layout import Layout, candidates, known
+from hocket.collectives.choice.fabric import Fabric, candidates, known
 from hocket.collectives.choice.tuning import Point, Tuning
 from hocket.errors import ArgumentError
 
 KB = 1024
-SHM4 = Layout((4,), "shm", "", 64 * KB)
-TCP4 = Layout((1, 1, 1, 1), "", "tcp", 256 * KB)
-MIXED = Layout((2, 2), "shm", "tcp", 256 * KB)
+SHM4 = Fabric((4,), "shm", "", 64 * KB)
+TCP4 = Fabric((1, 1, 1, 1), "", "tcp", 256 * KB)
+MIXED = Fabric((2, 2), "shm", "tcp", 256 * KB)
 SIZES = (8, 4 * KB, 64 * KB, 1 << 20)
 MADE_UP = (1e-7, 2e-7, 3e-7, 6e-11, 2e-11, 2e-6, 3e-6, 1e-10, 5e-11)
 
 
-def counted(collective: str, name: str, layout: Layout, nbytes: int, cores: int = 64) -> dict[str, float]:
+def counted(collective: str, name: str, layout: Fabric, nbytes: int, cores: int = 64) -> dict[str, float]:
     algorithm = known(collective, name, layout)
     assert algorithm is not None
     return dict(zip(PRICES, counts(algorithm, layout.ranks, cores, nbytes, layout.segment), strict=True))
@@ -65,7 +65,7 @@ def test_two_levels_count_on_both_transports() -> None:
     assert two["a byte across"] > 0 and two["a byte inside"] > 0
 
 
-def every(layout: Layout, prices: tuple[float, ...] = MADE_UP, cores: int = 2) -> list[Point]:
+def every(layout: Fabric, prices: tuple[float, ...] = MADE_UP, cores: int = 2) -> list[Point]:
     """Points of a machine that has these prices."""
     return [
         Point(collective, layout, n, {

@@ -11,7 +11,7 @@ from hocket.algorithms.language.registry import Algorithm, get, names
 from hocket.collectives.delegates.meeting import library
 
 
-class Layout(NamedTuple):
+class Fabric(NamedTuple):
     """The number of ranks on each host, and the transports inside and across ("" where there is none)."""
 
     groups: tuple[int, ...]
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def known(collective: str, name: str, layout: Layout) -> Algorithm | None:
+def known(collective: str, name: str, layout: Fabric) -> Algorithm | None:
     """The algorithm of that name if it runs on that layout; "hierarchical" is made for it."""
     if name == "hierarchical":
         shared = len(layout.groups) > 1 and max(layout.groups) > 1
@@ -54,7 +54,7 @@ def known(collective: str, name: str, layout: Layout) -> Algorithm | None:
 
 
 def candidates(
-    collective: str, layout: Layout, commutative: bool = True, libraries: Sequence[str] = ()
+    collective: str, layout: Fabric, commutative: bool = True, libraries: Sequence[str] = ()
 ) -> dict[str, Algorithm]:
     """Every algorithm that runs on that layout, and keeps rank order if it must; and those of `libraries`."""
     named = {name: known(collective, name, layout) for name in (*names(collective), "hierarchical")}
