@@ -50,13 +50,6 @@ class Store(Protocol):
         """The value, None if there is none (yet).  Does not wait."""
 
 
-class FirstStore(Store, Protocol):
-    """A store that also grants: one writer of a key wins."""
-
-    def first(self, key: str, value: str) -> bytes | str:
-        """Keep `value` if there is none yet.  The value that is there now, the same for all that ask."""
-
-
 class Here(NamedTuple):
     """Where rank 0 listens, if this rank is rank 0."""
 

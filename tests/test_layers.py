@@ -174,6 +174,15 @@ def room_of(words: Sequence[str]) -> str:
     return words[0] if words and words[0] in ROOMS else ""
 
 
+def copied(file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This file with one more line, in a tree of its own."""
+    copy = tmp_path / file
+    copy.parent.mkdir(parents=True)
+    copy.write_text(f"{(ROOT / file).read_text()}\n{line}\n")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    return copy
+
+
 def upwards(path: Path) -> list[str]:
     """The imports of a file of the hub that lead to a room above its own."""
     place = path.relative_to(ROOT)
@@ -219,10 +228,7 @@ def test_the_rooms_of_the_hub_stand_on_each_other() -> None:
 def test_an_import_from_a_room_above_is_noticed(
     file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = tmp_path / file
-    copy.parent.mkdir(parents=True)
-    copy.write_text((ROOT / file).read_text() + line)
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    copy = copied(file, line, tmp_path, monkeypatch)
     assert len(upwards(copy)) == 1
 
 
@@ -263,10 +269,7 @@ def test_every_room_is_seen() -> None:
     ],
 )
 def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = tmp_path / file
-    copy.parent.mkdir(parents=True)
-    copy.write_text((ROOT / file).read_text() + line)
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    copy = copied(file, line, tmp_path, monkeypatch)
     folder = next(each for each in MAY if file.startswith(f"{each}/"))
     assert len(wrong(folder, copy)) == 1
 
@@ -291,10 +294,7 @@ def test_a_wrong_import_is_noticed(file: str, line: str, tmp_path: Path, monkeyp
 def test_a_reach_through_the_door_is_noticed(
     file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = tmp_path / file
-    copy.parent.mkdir(parents=True)
-    copy.write_text((ROOT / file).read_text() + f"\n{line}\n")
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    copy = copied(file, line, tmp_path, monkeypatch)
     assert len(reaches(copy)) == 1
 
 

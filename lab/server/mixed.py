@@ -37,8 +37,6 @@ RATE = 0.1
 ALL_DENSE, SERIAL, AT_ONCE, HIDDEN = (
     "all dense", "rows by servers, then dense", "both at once", "both behind the computation",
 )  # fmt: skip
-LEAST_BYTES = 40
-"""Times as few as all dense."""
 
 
 class Sizes(NamedTuple):

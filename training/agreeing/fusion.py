@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hocket.training.agreeing.request import Request
+from hocket.training.buckets import filled
 
 ALONE = 1 << 20
 """Bytes from which a tensor goes by itself: it would be copied into the buffer and out, and a call costs less."""
@@ -15,21 +16,8 @@ def fused(ready: Sequence[Request], threshold: int) -> list[list[Request]]:
 
     Each group stands where its first one stood.
     """
-    groups: list[list[Request]] = []
-    room: dict[tuple[object, ...], tuple[list[Request], int]] = {}
-    for request in ready:
-        key = _key(request)
-        nbytes = request.nbytes
-        if key is None or nbytes >= min(ALONE, threshold):
-            groups.append([request])
-            continue
-        group, filled = room.get(key, ([], 0))
-        if not group or filled + nbytes > threshold:
-            group, filled = [], 0
-            groups.append(group)
-        group.append(request)
-        room[key] = group, filled + nbytes
-    return groups
+    most = min(ALONE, threshold)
+    return filled(ready, lambda each: _key(each) if each.nbytes < most else None, lambda each: each.nbytes, threshold)
 
 
 def _key(request: Request) -> tuple[object, ...] | None:

@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hocket.training.buckets import filled
+
 TAIL = 1 << 16
 """Bytes of a long tensor's last piece, which is copied."""
 
@@ -94,26 +96,16 @@ def _classes(tensors: Sequence[Tensor], urgency: Sequence[int], lanes: int) -> l
 
 
 def _units(tensors: Sequence[Tensor], row: Sequence[int], slice: int, fuse: int) -> list[Unit]:
+    def kind(i: int) -> str | None:
+        return tensors[i].dtype if 0 < tensors[i].nbytes <= fuse else None
+
     units: list[Unit] = []
-    bucket: list[Piece] = []
-    room = 0
-    for i in row:
-        tensor = tensors[i]
-        small = 0 < tensor.nbytes <= fuse
-        if bucket and not (small and tensor.nbytes <= room and tensor.dtype == tensors[bucket[0].tensor].dtype):
-            units.append(_bucket(bucket))
-            bucket = []
-        if not small:
-            units += [Unit((piece,), False) for piece in _cut(i, tensor, slice)]
-            continue
-        room = (room if bucket else fuse) - tensor.nbytes
-        bucket.append(Piece(i, 0, tensor.elements))
-    return units + ([_bucket(bucket)] if bucket else [])
-
-
-def _bucket(pieces: Sequence[Piece]) -> Unit:
-    """One tensor alone is sent where it lies."""
-    return Unit(tuple(pieces), len(pieces) > 1)
+    for bucket in filled(row, kind, lambda i: tensors[i].nbytes, fuse, neighbours=True):
+        if kind(bucket[0]) is None:
+            units += [Unit((piece,), False) for piece in _cut(bucket[0], tensors[bucket[0]], slice)]
+        else:  # one tensor alone is sent where it lies
+            units.append(Unit(tuple(Piece(i, 0, tensors[i].elements) for i in bucket), len(bucket) > 1))
+    return units
 
 
 def _cut(i: int, tensor: Tensor, slice: int) -> list[Piece]:
