@@ -98,7 +98,9 @@ def test_every_promise_has_its_test() -> None:
         file = path or file
         assert f"def {name}(" in (root / file).read_text(), f"{file} has no {name}"
         found += 1
-    assert found > 12
+    assert found > 50
+    for path in re.findall(r"`(tests/\S+?\.py)", page):
+        assert (root / path).is_file(), path
 
 # --------------------------------------------------------------------------------------------- the pages
 

@@ -393,10 +393,15 @@ class Mesh:
             link.close()  # it comes again
             return
         self._guests[seat.uid] = link
-        link.on_message = lambda packed: None
+        link.on_message = lambda packed: self._speaks(seat.uid, link)
         link.on_end = lambda how: self._gives_up(seat.uid)
         self._do(self.generations.waits(seat))
         self._admit()
+
+    def _speaks(self, uid: str, link: Link) -> None:
+        """Who waits says nothing more."""
+        link.close()
+        self._gives_up(uid)
 
     def _is_another(self, seat: Seat) -> bool:
         """Does it say that it is a member, which it is not?"""

@@ -46,6 +46,7 @@ CASES: dict[str, Case] = {
     "another's push": lambda g, honest, own: say.Push(g, honest, 2**62, changed(FOUR)),
     "another's clock": lambda g, honest, own: say.Push(g, honest, 2**61, say.Clock(None)),
     "nobody's clock": lambda g, honest, own: say.Push(g, 12345, 1, say.Clock(0)),
+    "a late clock": lambda g, honest, own: say.Push(g, own, 1, say.Clock(2**63 - 1)),
     "another's greeting": lambda g, honest, own: say.Hello(g, honest),
     "another's pull": lambda g, honest, own: say.Pull(g, honest, 1, 0, What(W, 0, None)),
     "the head's beginning": lambda g, honest, own: say.Begin(g),

@@ -60,6 +60,8 @@ PACKED = tuple(np.dtype(each).str for each in ("float32", "float64", "int64"))
 """Dtypes of what tables have."""
 LONGEST = 1 << 40
 """Elements of an axis, at most."""
+LATEST = 1 << 61
+"""A clock, at most: a newcomer that begins at it has as many before it."""
 PLAIN = 0
 NO_TABLE = 0xFFFF
 """A value for the table: the change is a clock."""
@@ -157,6 +159,8 @@ def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> 
     if kind is Push or kind is Forward:
         change: Any
         if first >> 32 == NO_TABLE:
+            if last > LATEST:
+                raise ValueError(f"a clock of {last}")
             change = Clock(None if last < 0 else last)
         else:
             if payload is None:
