@@ -10,22 +10,23 @@ import pytest
 
 NAMES = {
     "hocket": """
-        ArgumentError Communicator Error Grid MismatchError PROC_NULL PeerLostError ScheduleError Selector
-        TimeoutError TransportError Work allgather allgather_object allgatherv allreduce alltoall alltoallv
-        barrier broadcast broadcast_object check_equal close communicator connect create_group dup empty explain
-        expression exscan from_mpi gather gather_object gatherv grid_shape group init lane lanes listen
-        local_world mark on_stream premul_sum prepare probe rank recorder recv recv_object reduce reduce_scatter
-        reduce_scatterv register scan scatter scatter_object scatterv send send_object sendrecv set_timeout show
-        size split stats subgroup test_any trace tune wait_all wait_any zeros
+        ArgumentError Communicator Error Grid Layout MismatchError PROC_NULL PeerLostError Reader
+        ScheduleError Selector TimeoutError TransportError Work allgather allgather_object allgatherv
+        allreduce alltoall alltoallv barrier broadcast broadcast_object check_equal close communicator connect
+        create_group dup empty explain expression exscan fetch from_mpi gather gather_object gatherv
+        grid_shape group init lane lanes listen local_world mark on_stream premul_sum prepare
+        prepare_redistribute probe publish rank recorder recv recv_object redistribute reduce reduce_scatter
+        reduce_scatterv register scan scatter scatter_object scatterv send send_object sendrecv set_timeout
+        show size split stats subgroup test_any trace tune wait_all wait_any zeros
     """,
     "hocket.Communicator": """
         abort address allgather allgather_object allgatherv allreduce alltoall alltoallv barrier broadcast
         broadcast_object check_equal close come config create_group door drop dup explain exscan following
         gather gather_object gatherv generation gpus groups host infos lane lanes local_rank local_size lost
-        mark members mpi prepare previous_lost previous_ranks probe ranks_in recorder recv recv_object reduce
-        reduce_scatter reduce_scatterv register renew retune scan scatter scatter_object scatterv send
-        send_object sendrecv sequence set_notice set_timeout share shortcut split stats subgroup timeout trace
-        tune tuning waiting when_changed whereabouts
+        mark members mpi prepare prepare_redistribute previous_lost previous_ranks probe ranks_in recorder
+        recv recv_object redistribute reduce reduce_scatter reduce_scatterv register renew retune scan scatter
+        scatter_object scatterv send send_object sendrecv sequence set_notice set_timeout share shortcut split
+        stats subgroup timeout trace tune tuning waiting when_changed whereabouts
     """,
     "hocket.Work": """
         cancel done ending giving result source tag then turned wait
@@ -35,8 +36,8 @@ NAMES = {
         algorithm cost get hierarchical ids names register show simulate topology verify verify_steps
     """,
     "hocket.arguments": """
-        ArgumentError LONGEST choices human kind optional rank_in seconds
-        seen_through texts unmasked whole wholes
+        ArgumentError LONGEST choices human kind optional printable rank_in seconds seen_through texts
+        unmasked whole wholes
     """,
     "hocket.codecs": """
         CODECS Codec FP8 HALF_NAMES L2 MAX NATURAL ONEBIT SIGN WHOLE others restore shorten
@@ -69,7 +70,7 @@ NAMES = {
     """,
     "hocket.torch": """
         Checkpointed DistributedOptimizer ServedEmbedding bf16_compress_hook check compress into_trace is_loss
-        monitored_barrier register renew use with_arrays with_tensors
+        monitored_barrier redistribute register renew use with_arrays with_tensors
     """,
     "hocket.horovod.torch": """
         Adasum Average Compression DistributedOptimizer HorovodInternalError HostsUpdatedInterrupt Max Min

@@ -56,7 +56,7 @@ def test_a_mesh() -> None:
 
 
 def test_layouts_of_others() -> None:
-    """A JAX sharding and a torch mesh, as far as hocket asks them: stand-ins; the frameworks' tests have the real ones."""
+    """A JAX sharding and a torch mesh, as far as hocket asks them.  The frameworks' tests have real ones."""
     device = types.SimpleNamespace
     devices = [device(process_index=0), device(process_index=0), device(process_index=1)]
     indices = [(slice(None), slice(0, 2)), (slice(None), slice(0, 2)), (slice(None), slice(2, 5))]

@@ -41,6 +41,21 @@ def same(found: Any, expected: Any) -> None:
 
 
 @case
+def shardings_as_layouts(comm: Any) -> None:
+    """A process's devices are its rank's boxes; of a sharding that is replicated on some, each box is there once."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    import hocket
+
+    devices = jax.local_devices()[:1]
+    mesh = Mesh(devices, ("x",))
+    layout = hocket.Layout.of_sharding(NamedSharding(mesh, PartitionSpec("x", None)), (6, 5))
+    assert layout.shapes(jax.process_index()) == [(6, 5)]
+    assert layout == hocket.Layout.of_sharding(NamedSharding(mesh, PartitionSpec()), (6, 5))
+
+
+@case
 def values(comm: Any) -> None:
     import jax
     import numpy as np
