@@ -14,7 +14,8 @@ each method is a rule for it, in a file of its own.  Users import the names from
     server/         where state lives: servers hold it, workers push and pull
 """
 
-from hocket.training.crew.crew import Change, Crew
+from hocket.training.crew.crew import Crew
+from hocket.training.crew.machine import Change
 from hocket.training.flat import Flat, digest
 from hocket.training.large.experts.experts import Experts
 from hocket.training.large.mesh.mesh import Mesh

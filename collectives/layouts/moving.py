@@ -98,7 +98,7 @@ class Stage(NamedTuple):
     meet: bool
     """Do any ranks pull?  Then all meet before and behind it."""
     own: Sequence[Move]
-    """Those that are converted."""
+    """Moves whose elements are converted."""
     copies: Sequence[Table]
     """The others, in steps."""
     pulls: Sequence[Pull]

@@ -76,7 +76,7 @@ class Versions:
 
 
 class Published:
-    """What `hocket.publish` returns: `update` gives readers a new version, `address` is what `hocket.fetch` takes."""
+    """The result of `hocket.publish`: `update` gives readers a new version, `address` is what `hocket.fetch` takes."""
 
     def __init__(self, comm: Communicator, tree: Any, layout: Any, how: dict[str, Any]) -> None:
         given, why = None, ""

@@ -27,7 +27,7 @@ log = logging.getLogger("hocket.control")
 FIRST_WORD = 5.0
 """Seconds in which a proven connection says whose it is, and in which one to a generation that has not begun waits."""
 FIRST_BYTES = 32 << 10
-"""Of that word."""
+"""Bytes of that word."""
 SILENT, PARKED = 256, 1024
 """Connections that have not said it, and that wait for a generation; the oldest gives way."""
 Take = Callable[[Connection, Hello], object]

@@ -399,7 +399,7 @@ class Mesh:
         self._admit()
 
     def _speaks(self, uid: str, link: Link) -> None:
-        """Who waits says nothing more."""
+        """A newcomer that waits says nothing more."""
         link.close()
         self._gives_up(uid)
 

@@ -1,4 +1,4 @@
-"""How a member proves to another one which of them it is: both know the other's public key by its seat.
+"""A member proves to another one which of them it is: both know the other's public key by its seat.
 
 The shared secret of two is X25519 (RFC 7748) of one's own key and the other's public one, so a third, a member too, has
 it not.  A proof fits one connection: it has that one's key inside, and what was overheard proves nothing elsewhere.

@@ -87,7 +87,7 @@ class Kind(NamedTuple):
 
 @contextlib.contextmanager
 def files(place: Path) -> Iterator[list[Kind]]:
-    """Those of a small job."""
+    """Files of a small job."""
 
     def job(comm: hocket.Communicator) -> None:
         for path in ("t.json", "t.pftrace"):

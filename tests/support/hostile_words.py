@@ -148,7 +148,7 @@ def frames(place: Path) -> Iterator[list[Made]]:
 
 @contextlib.contextmanager
 def words(place: Path) -> Iterator[list[Made]]:
-    """What members say of views, and of generations."""
+    """Words of members about views and generations."""
     mine = views.Says(1, True, "tcp:127.0.0.1:1", {"0": "head"}, 1, "w: a table", ["async", 0], True)
     newcomer = mine._replace(uid=2, has={}, viewed=False)
 
@@ -199,7 +199,7 @@ def _seat(uid: str) -> Seat:
 
 @contextlib.contextmanager
 def seats(place: Path) -> Iterator[list[Made]]:
-    """Of newcomers, and what a member does with one that makes sense."""
+    """Seats of newcomers, and what a member does with one that makes sense."""
 
     def take(path: Path) -> None:
         with contextlib.suppress(Malformed):

@@ -17,8 +17,8 @@ COLLECTIVE = {
 """Names of calls that wait for other ranks."""
 MOMENTS = {
     "crew/crew.py": {
-        "_come", "_met_anew",  # the agreements
-        "_group", "_heal", "_fitting", "_differ",  # among who has come to a boundary, or has just met anew
+        "_come", "_meet",  # the agreements
+        "_group", "_fit", "_move", "_differ",  # among who has come to a boundary, or has just met anew
     },
     "crew/loading.py": {"send", "_take"},  # two processes, a communicator of their own
     "outer/outer.py": {

@@ -214,7 +214,7 @@ class Holder:
             oldest.comm.abort(ValueError(f"process {oldest.uid} has too many links to a server"))
 
     def _recount(self, view: View) -> None:
-        """Who has come before its view did is known now."""
+        """Members that have come before their view did are known now."""
         with self._counting:
             known = [link for link in self._guests.get(0, ()) if link.uid in view.workers or link.uid in view.addresses]
         for link in known:

@@ -185,7 +185,7 @@ def test_a_pair_that_differs_is_its_own_loss() -> None:
 
 
 def test_connections_that_wait_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes beyond them is turned away, as is who says that it is the listening process."""
+    """A link beyond them is turned away, as is who says that it is the listening process."""
     monkeypatch.setattr(of_two, "ARRIVED", 3)
     with hocket.listen(secret=SECRET) as listener:
         place = listener.address

@@ -63,7 +63,7 @@ def elements(shape: tuple[int, ...], box: Box) -> list[int]:
 
 
 def carried(moves: list[Move], source: hocket.Layout, target: hocket.Layout) -> list[list[np.ndarray]]:
-    """What the ranks of the target hold behind these moves, -1 where nothing came; each element may come once."""
+    """The arrays of the target behind these moves, -1 where nothing came; each element may come once."""
     numbers = np.arange(int(np.prod(source.shape))).reshape(source.shape)
     held = [source.parts(numbers, rank) for rank in range(source.size)]
     made = [[np.full(shape, -1) for shape in target.shapes(rank)] for rank in range(target.size)]

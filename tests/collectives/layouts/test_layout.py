@@ -17,7 +17,7 @@ SHAPES = [(), (1,), (7,), (3, 4), (2, 3, 5), (0, 3), (4, 1, 2)]
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_flat_pieces_follow_each_other_in_the_vector(shape: tuple[int, ...]) -> None:
-    """Of a vector of three arrays, ZeRO's: its elements in order, on 1 to 5 ranks, whose parts are of one length."""
+    """A vector of three arrays, ZeRO's: its elements in order, on 1 to 5 ranks, whose parts are of one length."""
     n = int(np.prod(shape))
     x = np.arange(n).reshape(shape)
     for size, begin, end in itertools.product(range(1, 6), (0, 3), (0, 5)):
@@ -46,7 +46,7 @@ def test_parts_along_an_axis() -> None:
 
 
 def test_a_mesh() -> None:
-    """As jax.sharding.PartitionSpec has it: an axis over two names is cut by the first, and the parts by the second."""
+    """JAX's PartitionSpec: an axis over two names is cut by the first, and the parts by the second."""
     x = np.arange(96).reshape(8, 12)
     layout = Layout.placed((8, 12), {"data": 2, "tensor": 3, "copy": 2}, (("data", "copy"), "tensor"))
     for rank, (data, tensor, copy) in enumerate(itertools.product(range(2), range(3), range(2))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import hocket
-from hocket.training.crew.crew import at_moment
+from hocket.training.crew.machine import Says, at_moment
 from hocket.training.crew.quorum import FIRST, LEAST, Grace
 from support.elastic_ranks import mark, wait_for
 from support.jobs import Job
@@ -224,12 +225,12 @@ Crew(comm, replicated=False).boundary(state)
 
 def test_the_latest_moment_counts() -> None:
     """And no part that is not more than half of the members goes on."""
-    boundary, present = [0, 4], [1, 4]
-    assert at_moment({0: boundary, 1: [0, 3], 2: [0, -1]}, 3) == [0, 1, 2]
-    assert at_moment({0: boundary, 1: present, 2: present}, 3) == [1, 2]
-    assert at_moment({0: present, 1: [0, 5], 2: [0, 2]}, 3) == [1, 2]
-    assert at_moment({0: boundary, 1: boundary, 2: present}, 3) == [0, 1]
-    assert at_moment({1: present, 2: present}, 4) == at_moment({0: boundary, 1: present}, 2) == []
+    boundary, present = Says(0, 4), Says(1, 4)
+    assert at_moment({0: boundary, 1: Says(0, 3), 2: Says(0, -1)}, 3) == (0, 1, 2)
+    assert at_moment({0: boundary, 1: present, 2: present}, 3) == (1, 2)
+    assert at_moment({0: present, 1: Says(0, 5), 2: Says(0, 2)}, 3) == (1, 2)
+    assert at_moment({0: boundary, 1: boundary, 2: present}, 3) == (0, 1)
+    assert at_moment({1: present, 2: present}, 4) == at_moment({0: boundary, 1: present}, 2) == ()
 
 
 def test_the_grace_follows_what_is_usual() -> None:
@@ -334,6 +335,42 @@ os._exit(0)
     for row in said(ends, 0, 1):
         assert (row["size"], row["position"], row["whole"]) == (2, 6, True) and row["x"] == 3 * 3 + 2 * (3 + 4 + 5 + 6)
     assert "the others have gone on without this rank" in ends[2].out, ends[2]
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_member_is_cut_at_each_of_its_messages(victim: int) -> None:
+    """The donor of a state, or who takes it, is killed before or after its nth instruction, each n in a job of its own:
+    the others go on, and hold the same bits."""
+    source = BEGIN + """
+from hocket.training.crew import crew as shell
+number, (victim, cut, after) = 0, map(int, os.environ["CUT"].split())
+def counted(carry):
+    def carried(crew, instruction):
+        global number
+        number += 1
+        fatal = me == victim and number == cut
+        made = carry(crew, instruction) if after or not fatal else None
+        if fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made
+    return carried
+for name, carry in shell.CARRY.items():
+    shell.CARRY[name] = counted(carry)
+state.position -= me == 2
+crew = Crew(comm, timeout=10)
+train(crew, 2)
+told(crew)
+os._exit(0)
+"""
+    with contextlib.ExitStack() as stack:
+        cuts = [f"{victim} {cut} {(cut + victim // 2) % 2}" for cut in range(1, 8)]
+        jobs = [stack.enter_context(Job(3, source, env={"HOCKET_SECRET": SECRET, "CUT": cut})) for cut in cuts]
+        for cut, job in zip(cuts, jobs, strict=True):
+            ends = job.wait(60)
+            rows = said(ends, *(rank for rank in range(3) if rank != victim))
+            assert ends[victim].code, f"{cut}: it was not cut"
+            assert len({row["x"] for row in rows}) == 1, cut
+            assert all(row["whole"] and row["position"] == 2 for row in rows), cut
 
 
 def test_a_newcomer_loads_beside_one_that_has_stopped_or_does_without() -> None:

@@ -19,12 +19,12 @@ from support import jobs, worlds
 
 SECRET = "a secret of those whose cable is read 44"
 ALL_KINDS = 3
-"""Of the link layer's protocols."""
+"""Number of all protocols of the link layer."""
 KINDS = {
     "allreduce", "allgather", "alltoall", "bcast", "reduce-scatter", "send", "async", "lane", "group", "object",
     "share", "info", "notice", "trace", "pair", "state", "healed", "push", "pull", "rows", "snapshot",
 }  # fmt: skip
-"""What carries a mark in SOURCE."""
+"""Kinds of words that carry a mark in SOURCE."""
 SOURCE = """
 import os, time
 import numpy as np
