@@ -86,7 +86,7 @@ class Pairs:
         self._waiting: collections.deque[Links] = collections.deque()
         """Connections that are not met yet."""
         self._arrived: set[Links] = set()
-        """Links, and what has not joined; of the reactor's thread."""
+        """All connections, also those that have not joined; the reactor's thread alone uses it."""
         self._met: collections.deque[Communicator] = collections.deque()
         self._meetings: dict[Links, float] = {}
         """Under way, with the moment of their beginning."""

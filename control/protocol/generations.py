@@ -170,7 +170,7 @@ class Generations:
         return self.now.rank is not None
 
     def seat(self, uid: str) -> Seat | None:
-        """Take the word of a member, or of who was one lately: who was left out is to hear that."""
+        """The seat of a member, or of one lately: who was left out is to hear that."""
         known = (each for each in [self.now, *self.past.values()] if uid in each.ranks)
         return next((each.seats[each.ranks[uid]] for each in known), None)
 
