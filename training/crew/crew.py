@@ -196,7 +196,7 @@ class Crew:
             self.left_out = tuple(sorted(came.lost))
             if not came.lost:
                 self._grace.note(time.monotonic() - began)
-            infos = dict(zip(came.ranks, came.infos, strict=True))
+            infos = {rank: info for rank, info in zip(came.ranks, came.infos, strict=True) if is_info(info)}
             ranks = at_moment(infos, self.comm.size)
             if self.comm.rank in ranks:
                 self.words = tuple(infos[rank][4] for rank in ranks)
@@ -241,8 +241,8 @@ class Crew:
             lost = tuple(rank for rank in range(before.size) if rank not in stay)
             joined = self.comm.size - len(stay)
             change = Change(self.comm.generation, self.comm.size, lost, joined, False)
-            members = {rank: self.comm.infos[rank] for rank in range(self.comm.size)
-                       if self.comm.previous_ranks[rank] is not None}  # fmt: skip
+            members = {rank: info for rank, info in enumerate(self.comm.infos)
+                       if self.comm.previous_ranks[rank] is not None and is_info(info)}  # fmt: skip
             try:
                 change = change._replace(healed=self._heal(state, members))
             except (PeerLostError, TimeoutError) as error:
@@ -336,6 +336,17 @@ class Crew:
         lost = tuple(rank for each in changes for rank in each.lost)
         return changes[-1]._replace(lost=lost, joined=sum(each.joined for each in changes),
                                     healed=healed or any(each.healed for each in changes))  # fmt: skip
+
+
+def is_info(info: Any) -> bool:
+    """Does a crew say this?  A member that runs another program is as one that is late."""
+    if not isinstance(info, (list, tuple)) or len(info) != 5:
+        return False
+    moment, position, its, waiting, _ = info
+    return (
+        moment in (BOUNDARY, PRESENT) and type(moment) is int and type(position) is int and type(waiting) is bool
+        and (its is None or type(its) is int)
+    )  # fmt: skip
 
 
 def at_moment(infos: dict[int, Any], size: int) -> list[int]:
