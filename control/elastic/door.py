@@ -37,7 +37,7 @@ class Iam(NamedTuple):
     """Whose connection this is."""
 
     uid: str
-    proof: str
+    proof: str = ""
     """That it is, to the process at the other end of this connection (proving.py)."""
 
 

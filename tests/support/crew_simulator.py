@@ -351,7 +351,7 @@ class World:
     def _met(self, who: Person) -> Any:
         of = who.generation.next
         self._enter_generation(who, of, False)
-        return self.code.Met(of.number, of.members.index(who.uid), tuple(of.infos), tuple(of.previous))
+        return self.code.Met(of.number, of.members.index(who.uid), self.code.said(enumerate(of.infos)), tuple(of.previous))
 
     # --- collective calls
 

@@ -37,6 +37,8 @@ ODD = (
 )  # fmt: skip
 NUMBERS = (0, 1, -1, 2, 3, 7, 16, 64, 255, 1 << 16, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63))
 TABLES: dict[str, Range | Rows] = {"rows": Rows(4), "w": Range(16)}
+SENT = 1 << 20
+"""Bytes behind a header that are sent, at most: longer frames are allowed, and take their time."""
 KEPT = 64 << 20
 """Bytes that a shard has, at most, after whatever came."""
 
@@ -113,7 +115,7 @@ def frames(place: Path) -> Iterator[list[Made]]:
             link: Any = Heard(uid)
             with contextlib.suppress(ValueError, LookupError, hocket.Error):  # what ends a link
                 holder.keeps(link, words)
-                if holder.knows(words) and words[0] & 0xFF and 8 * key_count(words) + words[6] < KEPT:
+                if holder.knows(words) and words[0] & 0xFF and 8 * key_count(words) + words[6] < SENT:
                     rest = np.frombuffer(data[8 * WORDS :] or b"x", np.uint8)
                     keys = np.resize(np.frombuffer(data[-8:], np.int64), key_count(words)) if key_count(words) else None
                     payload = np.resize(rest, words[6]) if words[6] else None

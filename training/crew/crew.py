@@ -184,8 +184,7 @@ class Crew:
             log.warning("rank %d of a crew ends without ranks %s: late by %g s", self.comm.rank, [*came.lost], grace)
         self._late = {rank: self._late.get(rank, began) for rank in came.lost}
         overdue = frozenset(rank for rank, since in self._late.items() if time.monotonic() - since > self._timeout)
-        infos = {rank: of.Says(*info) for rank, info in zip(came.ranks, came.infos, strict=True)}
-        return of.Came(infos, came.lost, overdue)
+        return of.Came(of.said(zip(came.ranks, came.infos, strict=True)), came.lost, overdue)
 
     def _digest(self, compared: bool) -> int | None:
         """The state's, where it is to be compared.  A whole state has changed since its blocks' were made."""
@@ -197,7 +196,8 @@ class Crew:
         info = list(meet.says._replace(digest=self._digest(self._machine.whole)))
         self.comm = self.comm.renew(info, without=meet.without, least=self._least, timeout=self._timeout)
         self._groups, self._late = {}, {}
-        return of.Met(self.comm.generation, self.comm.rank, self.comm.infos, self.comm.previous_ranks)
+        infos = of.said(enumerate(self.comm.infos))
+        return of.Met(self.comm.generation, self.comm.rank, infos, self.comm.previous_ranks)
 
     def _fit(self, fit: of.Fit) -> of.Fitted:
         state, donor = self._state, self.comm.rank == fit.donor

@@ -49,6 +49,17 @@ class Says(NamedTuple):
     word: Any = None
 
 
+def said(infos: Iterable[tuple[int, Any]]) -> dict[int, Says]:
+    """The words of members by rank.  One that runs another program is as one that is late: its words are left out."""
+    lists = {rank: info for rank, info in infos if isinstance(info, (list, tuple)) and len(info) == len(Says._fields)}
+    found = {rank: Says(*info) for rank, info in lists.items()}
+    return {
+        rank: each for rank, each in found.items()
+        if each.moment in (BOUNDARY, PRESENT) and type(each.moment) is int and type(each.position) is int
+        and type(each.waiting) is bool and (each.digest is None or type(each.digest) is int)
+    }  # fmt: skip
+
+
 # --- events: what its program asks ...
 
 
@@ -80,7 +91,8 @@ class Came(NamedTuple):
 class Met(NamedTuple):
     generation: int
     rank: int
-    infos: tuple[Any, ...]
+    infos: Mapping[int, Says]
+    """By rank, of those that a crew runs in."""
     previous: tuple[int | None, ...]
     """Each one's rank in the generation before; None: it is new."""
 
@@ -254,7 +266,7 @@ class Machine:
         self.left_out = ()
         self._change = Change(self.generation, self.size, lost, self.size - len(stay), False)
         members = [rank for rank, was in enumerate(event.previous) if was is not None]
-        return self._heal({rank: Says(*event.infos[rank]) for rank in members})
+        return self._heal({rank: event.infos[rank] for rank in members if rank in event.infos})
 
     # --- one state
 

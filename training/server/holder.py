@@ -52,6 +52,8 @@ STRANGE, SEVERAL = 256, 8
 """Links at once, at most: of processes that are in no view, and of each one that is; the oldest gives way."""
 BOOKS = 64 << 20
 """Bytes of workers' numbers and clocks that a copy is told, at most."""
+OF_A_SERVER = (ITEM, FILLED, FORWARD)
+"""Kinds that only servers send, and whose lengths only they are believed."""
 LAST, LOOK = 1.0, 0.001
 """Seconds that links have, at the end, for what was posted; and between two looks at them."""
 
@@ -234,12 +236,17 @@ class Holder:
             most = self._most.get((kind, number, words[5])) if not keys else None
             if most is None:
                 most = self._longest(kind, number, words[5], keys)
-            if link.uid is None or not 0 <= nbytes <= most:
+            if link.uid is None or not 0 <= nbytes <= most or kind in OF_A_SERVER and not self._serves(link.uid, words):
                 raise ValueError(f"a frame of kind {kind} from process {link.uid} has {nbytes} bytes; most is {most}")
         replica = self.replicas.get(words[0] >> 8 & 0xFFFFFF)
         if kind != PUSH or replica is None or not replica.now(words[1]) or replica.shard.state != "alone":
             return True
         return number < len(self.layout.tables) and self.layout.overwrites(number)
+
+    def _serves(self, uid: int, words: Sequence[int]) -> bool:
+        """Does this process hold tables, too, or is it the head of the frame's shard?"""
+        replica, view = self.replicas.get(words[0] >> 8 & 0xFFFFFF), self.view
+        return replica is not None and replica.is_head(uid) or view is not None and uid in view.addresses
 
     def _longest(self, kind: int, table: int, fifth: int, keys: int) -> float:
         """Bytes that may follow such a header.  Raises ValueError and LookupError: there is no such header."""

@@ -58,6 +58,10 @@ class Replica:
         """Is this its generation?"""
         return self.shard.generation == generation
 
+    def is_head(self, uid: int) -> bool:
+        """Is this process the shard's head, by the view?"""
+        return uid == self._head_uid
+
     def take(self, said: Any, link: Link | None) -> Out:
         """Messages to send; one for the copy was sent.  `link`: on which it came, from another process.
 

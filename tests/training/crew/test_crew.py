@@ -393,3 +393,26 @@ os._exit(0)
     with Job(1, source, env={"HOCKET_SECRET": SECRET}) as job:
         ends = job.wait(30)
     assert ends[0].code == 0, ends[0]
+
+
+def test_a_member_that_runs_another_program_is_as_one_that_is_late() -> None:
+    """It says what no crew does, and the others go on."""
+    source = BEGIN + """
+if me == 2:
+    for info in ("x", [0], {"a": 1}, [0, "x", None, False, None], [7, 0, None, False, None], [0, 0, [], 0, None]):
+        try:
+            comm.come(info, grace=0.2, timeout=2)
+        except hocket.Error:
+            break
+    time.sleep(20)
+crew = Crew(comm, grace=0.2)
+train(crew, 5)
+told(crew)
+os._exit(0)
+"""
+    with Job(3, source, env={"HOCKET_SECRET": SECRET}) as job:
+        for process in job.processes[:2]:
+            process.wait(20)
+        job.processes[2].kill()
+        rows = said(job.wait(5), 0, 1)
+    assert [(row["position"], row["x"], row["size"]) for row in rows] == [(5, 30.0, 3)] * 2

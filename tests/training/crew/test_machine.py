@@ -45,7 +45,7 @@ def test_a_million_schedules(part: int) -> None:
 
 def test_the_last_whole_state_is_not_given_up_before_another_has_come() -> None:
     """The most advanced dies while its state moves to all others, who have theirs still; newcomers have none."""
-    met = machine.Met(1, 0, (machine.Says(0, 4), machine.Says(0, 5), None), (0, 1, None))
+    met = machine.Met(1, 0, {0: machine.Says(0, 4), 1: machine.Says(0, 5)}, (0, 1, None))
     for new in (False, True):
         one = machine.Machine(0, 2, 0, new)
         one.take(machine.Breaks(4, ValueError("lost")))
@@ -54,7 +54,7 @@ def test_the_last_whole_state_is_not_given_up_before_another_has_come() -> None:
         assert (move.donor, move.keeps) == (1, not new)
         one.take(machine.Lost(ValueError("the donor is dead")))
         says = machine.Says(0, -1 if new else 4)
-        ends = one.take(machine.Met(2, 0, (says, None), (0, None)))
+        ends = one.take(machine.Met(2, 0, {0: says}, (0, None)))
         error = ends[-1].error
         assert ("nobody is left who holds the state" in str(error)) is new and isinstance(error, PeerLostError) is new
 

@@ -57,6 +57,8 @@ CASES: dict[str, Case] = {
     "the copy's word": lambda g, honest, own: say.Applied(g, 10**9),
     "another number": lambda g, honest, own: say.Named(honest, 7),
     "a long push": lambda g, honest, own: header(say.Push, g, own, w6=256 << 20),
+    "a long item of rows": lambda g, honest, own: Frame([CODE[say.Item] | ROWS << 32, g, 0, 0, 0, 0, 256 << 20, 0]),
+    "long books": lambda g, honest, own: Frame([CODE[say.Filled], g, 0, 0, 0, 0, 32 << 20, 0]),
     "a long pull": lambda g, honest, own: header(say.Pull, g, own, w6=256 << 20),
     "many rows": lambda g, honest, own: Frame([CODE[say.Push], g, own, 1, 0, 0, 16 << 40, 1 << 40]),
     "no table": lambda g, honest, own: Frame([CODE[say.Push] | 9 << 32, g, own, 1, 0, 0, 16, 0]),
