@@ -9,6 +9,7 @@ Broken names a law that does not hold.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import random
@@ -156,11 +157,11 @@ class World:
             who = self.all[more[0]]
             event = self._outcomes(who)[more[1]]
             event = event() if callable(event) else event
-            self._limited(who)
             if isinstance(who.waits, self.code.Meet):
                 here = [self.all[uid] for uid in who.generation.members]
-                awake = [each for each in here if each.alive and self.now > max(each.stopped, each.until)]
+                awake = [each for each in here if self._counts(each)]
                 who.few |= isinstance(event, self.code.Lost) and 2 * len(awake) <= len(here)
+            self._limited(who)
             who.waits = None
             if who.phase == "sum":
                 self._summed(who, event)
@@ -259,6 +260,10 @@ class World:
         if who.healthy and not who.few and self.now - who.asked > self.cost + WORK:
             raise Broken(f"Limit: {who.uid} has waited for {self.now - who.asked:g} s: {self._shown()}")
 
+    def _counts(self, who: Person) -> bool:
+        """Has it been there all the time?"""
+        return who.alive and self.now > max(who.stopped, who.until)
+
     # --- come
 
     def _says(self, who: Person, says: Any, compared: bool) -> Any:
@@ -351,7 +356,8 @@ class World:
     def _met(self, who: Person) -> Any:
         of = who.generation.next
         self._enter_generation(who, of, False)
-        return self.code.Met(of.number, of.members.index(who.uid), self.code.said(enumerate(of.infos)), tuple(of.previous))
+        infos = self.code.said(enumerate(of.infos))
+        return self.code.Met(of.number, of.members.index(who.uid), infos, tuple(of.previous))
 
     # --- collective calls
 
@@ -381,10 +387,11 @@ class World:
     def _rank(self, who: Person) -> int:
         return who.generation.members.index(who.uid)
 
-    def _fitted(self, who: Person, call: Call) -> Any:
-        return self.code.Fitted({rank: made for rank, (made, _) in call.entered.items()})
-
-    def _moved(self, who: Person, call: Call) -> Any:
+    def _done(self, who: Person, call: Call) -> Any:
+        if call.what.startswith("sum"):
+            return [who.generation.members[rank] for rank in call.group]
+        if call.what == "fit":
+            return self.code.Fitted({rank: made for rank, (made, _) in call.entered.items()})
         who.position, who.x = call.entered[who.waits.donor]
         return self.code.Moved()
 
@@ -416,8 +423,7 @@ class World:
             torn = {rank for rank in call.torn if not (alive := self.all[of.members[rank]]).alive
                     or self.now < alive.stopped}  # fmt: skip
             whole = {*call.entered} >= {*call.group}
-            done = {"sum": lambda: [of.members[rank] for rank in call.group], "fit": lambda: self._fitted(who, call),
-                    "move": lambda: self._moved(who, call)}[call.what.split()[0]]  # fmt: skip
+            done = functools.partial(self._done, who, call)
             if call.failed:
                 return [code.Lost(gone), *([done] if whole and self._rank(who) in call.torn else [])]
             if whole and not torn:
@@ -503,9 +509,9 @@ def simulate(code: Any, seed: int, size: int | None = None) -> None:
         world.alike()
 
 
-def walk(code: Any, size: int, faults: int) -> int:
+def walk(first: World) -> int:
     """Every order.  How many different moments there were."""
-    begin = pickle.dumps(World(code, size, faults))
+    code, begin = first.code, pickle.dumps(first)
     seen, ahead = {0}, [begin]
     # without a memo: worlds are alike that hold the same, whichever objects they share
     while ahead:

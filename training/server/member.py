@@ -3,7 +3,8 @@ be lost.
 
 An elastic communicator's next generation is that of the servers, too: after a loss, and when newcomers wait, every
 member renews it, and says what it has; all make the same view of that.  Members that have a view wait for nobody for
-longer than WAIT, and a newcomer that says something else is left out, and told (views.py).
+longer than WAIT, and a newcomer that says something else is left out, and told (views.py).  What is done next is
+machine.py's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 from hocket.arguments import printable
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
-from hocket.training.server.views import Says, View, decide, read, refused
+from hocket.training.server import machine as of
+from hocket.training.server.views import Says, View
 
 log = logging.getLogger("hocket")
 WAIT = 10.0
@@ -34,19 +36,14 @@ class Member:
         self.comm, self._say, self._install, self.who = comm, say, install, who
         self.elastic = comm.door is not None
         self._changed, self._over = threading.Event(), False
-        self._has_view, self._without = False, list[int]()
-        """`_without`: ranks of `comm` that are to be left out."""
+        self._machine = of.Machine(who, self.elastic, comm.generation)
         self._thread: threading.Thread | None = None
         try:
-            view = self._viewed()
-            copies = view.settings[1]
-            if copies and not self.elastic:
-                raise ArgumentError(f"{who}: copies={copies} needs a communicator of hocket.init(elastic=True)")
+            self._view(self._machine.begin())
         except MismatchError:
             if self.comm.generation:  # the others go on
                 self.comm.close(timeout=LEAVE, log_as=self.who)
             raise
-        self._installed(view)
         if self.elastic:
             self._watch()
             self._thread = threading.Thread(target=self._keep, name="hocket-view", daemon=True)
@@ -69,52 +66,42 @@ class Member:
             self._thread.join()
             self.comm.close(timeout=LEAVE, log_as=self.who)
 
+    def _view(self, instructions: list[Any]) -> None:
+        """Do what the machine says, until there is a view."""
+        began = time.monotonic()
+        while True:
+            *notes, last = instructions
+            for note in notes:
+                log.warning("%s", printable(note.text, SHOWN))
+            if isinstance(last, of.Raise):
+                raise last.error
+            if isinstance(last, of.Install):
+                return self._installed(last.view)
+            try:
+                event: Any = self._say_and_hear(last) if isinstance(last, of.Say) else self._renew(last)
+            except (PeerLostError, TimeoutError, MismatchError) as error:
+                missing = tuple(rank for rank in getattr(error, "missing", ()) if rank != self.comm.rank)
+                over = not missing and time.monotonic() - began > self.comm.timeout
+                event = of.Lost(error, missing, over)
+            instructions = self._machine.take(event)
+
+    def _say_and_hear(self, say: of.Say) -> of.Words:
+        patience = None if say.patient else WAIT
+        words = self.comm.share(list(self._say()), within="a parameter server", timeout=patience)
+        return of.Words(self.comm.rank, self.comm.generation, words, self.comm.previous_ranks)
+
+    def _renew(self, renew: of.Renew) -> of.Renewed:
+        self.comm = self.comm.renew(without=renew.without, timeout=WAIT)
+        return of.Renewed()
+
     def _installed(self, view: View) -> None:
+        if self._over:
+            return
+        if view.settings[1] and not self.elastic:
+            copies = view.settings[1]
+            raise ArgumentError(f"{self.who}: copies={copies} needs a communicator of hocket.init(elastic=True)")
         self.mark("server: generation", view.generation)
         self._install(view)
-        self._has_view = True
-
-    def _viewed(self) -> View:
-        """Agree in the communicator's generation, or in a later one if somebody is lost meanwhile or does not come."""
-        while True:
-            patience = WAIT if self._has_view else None
-            try:
-                words = self.comm.share(list(self._say()), within="a parameter server", timeout=patience)
-            except (PeerLostError, TimeoutError, MismatchError) as error:
-                goes_on = self._has_view or self.comm.generation or isinstance(error, PeerLostError)
-                if not self.elastic or not goes_on:
-                    raise
-                if self._has_view and isinstance(error, TimeoutError):
-                    log.warning("%s: ranks %s do not serve, and have no client: left out", self.who, error.missing)
-                    self._without = [*error.missing]
-                self.comm = self._renewed()
-                continue
-            previous = self.comm.previous_ranks
-            wrong = refused(words, previous)
-            if self.comm.rank in wrong:
-                raise MismatchError(f"{self.who}: {wrong[self.comm.rank]}", {})
-            for rank, why in wrong.items():
-                log.warning("%s: rank %d takes no part: %s", self.who, rank, printable(why, SHOWN))
-            self._without = [*wrong]
-            said = [  # who is new has had no view, and holds nothing
-                each if each.viewed and previous[rank] is not None else each._replace(viewed=False, has={})
-                for rank, each in enumerate(map(read, words)) if each is not None and rank not in wrong
-            ]  # fmt: skip
-            return decide(self.comm.generation, said, self.who)
-
-    def _renewed(self) -> Any:
-        began, without = time.monotonic(), set(self._without)
-        while True:
-            try:
-                made = self.comm.renew(without=sorted(without - {self.comm.rank}), timeout=WAIT)
-            except TimeoutError as error:
-                if not error.missing and time.monotonic() - began > self.comm.timeout:
-                    raise
-                log.warning("%s: ranks %s have not come to a renewal in %g s: left out", self.who, error.missing, WAIT)
-                without |= {*error.missing}
-                continue
-            self._without = []
-            return made
 
     def _watch(self) -> None:
         """For what changes from now on; what came before has been seen in the new generation."""
@@ -131,10 +118,7 @@ class Member:
             if self._over:
                 return
             try:
-                self.comm = self._renewed()
-                view = self._viewed()
-                if not self._over:
-                    self._installed(view)
+                self._view(self._machine.take(of.Changed()))
             except Exception as error:
                 if not self._over:
                     expected = isinstance(error, Error)

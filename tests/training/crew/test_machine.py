@@ -25,7 +25,7 @@ def run(seed: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_no_order_of_two_members_and_one_fault_breaks_a_law() -> None:
-    assert crew_simulator.walk(machine, 2, 1) > 10_000
+    assert crew_simulator.walk(crew_simulator.World(machine, 2, 1)) > 10_000
 
 
 @pytest.mark.timeout(300)

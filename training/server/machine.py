@@ -1,0 +1,128 @@
+"""A member's part in the views without I/O: `take(event)` gives what it does next.
+
+    state   waits for                     what comes, and what follows
+    SAYS    each member's word            Words: Install, or Raise.  Lost: Renew, or Raise
+    RENEWS  all members that live         Renewed: Say.  Lost: Renew without the silent, or Raise
+    HOLDS   a loss, or a newcomer         Changed: Renew
+
+Who has a view waits for nobody for longer than the limit; who has none waits for all, as at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hocket.errors import Error, MismatchError, PeerLostError, TimeoutError
+from hocket.training.server.views import View, decide, read, refused
+
+SAYS, RENEWS, HOLDS = "says", "renews", "holds"
+
+
+class Words(NamedTuple):
+    """The words of each member of this generation; `previous` as `views.refused` has it."""
+
+    rank: int
+    generation: int
+    words: Sequence[Any]
+    previous: Sequence[int | None]
+
+
+class Renewed(NamedTuple):
+    """There is a next generation."""
+
+
+class Changed(NamedTuple):
+    """Somebody is lost, or wants to come."""
+
+
+class Lost(NamedTuple):
+    """The instruction has failed.  `over`: for so long that it is not tried again."""
+
+    why: Error
+    missing: tuple[int, ...] = ()
+    over: bool = False
+
+
+class Say(NamedTuple):
+    """`patient`: for as long as a call may take, not only the limit."""
+
+    patient: bool
+
+
+class Renew(NamedTuple):
+    without: tuple[int, ...]
+
+
+class Install(NamedTuple):
+    view: View
+
+
+class Raise(NamedTuple):
+    error: Error
+
+
+class Note(NamedTuple):
+    """For the log."""
+
+    text: str
+
+
+class Machine:
+    def __init__(self, who: str, elastic: bool, generation: int) -> None:
+        self.who, self._elastic, self._new = who, elastic, not generation
+        """`_new`: the job's first members, of which one that says something else ends all."""
+        self.state, self.has_view = SAYS, False
+        self._without: set[int] = set()
+        """Members that take no part, or were silent."""
+
+    def begin(self) -> list[Any]:
+        self.state = SAYS
+        return [Say(not self.has_view)]
+
+    def take(self, event: Any) -> list[Any]:
+        if isinstance(event, Words):
+            return self._viewed(event)
+        if isinstance(event, Lost):
+            return self._lost(event)
+        if isinstance(event, Renewed):
+            self._new, self._without = False, set()
+            return self.begin()
+        return self._renew()
+
+    def _viewed(self, event: Words) -> list[Any]:
+        wrong = refused(event.words, event.previous)
+        if event.rank in wrong:
+            return [Raise(MismatchError(f"{self.who}: {wrong[event.rank]}", {}))]
+        said = [  # who is new has had no view, and holds nothing
+            each if each.viewed and event.previous[rank] is not None else each._replace(viewed=False, has={})
+            for rank, each in enumerate(map(read, event.words)) if each is not None and rank not in wrong
+        ]  # fmt: skip
+        try:
+            view = decide(event.generation, said, self.who)
+        except Error as error:
+            return [Raise(error)]
+        self.state, self.has_view, self._without = HOLDS, True, {*wrong}
+        notes = [Note(f"{self.who}: rank {rank} takes no part: {why}") for rank, why in wrong.items()]
+        return [*notes, Install(view)]
+
+    def _lost(self, event: Lost) -> list[Any]:
+        notes, late = [], isinstance(event.why, TimeoutError)
+        if self.state == SAYS:
+            goes_on = self.has_view or not self._new or isinstance(event.why, PeerLostError)
+            if not self._elastic or not goes_on:
+                return [Raise(event.why)]
+            if self.has_view and late:
+                notes = [Note(f"{self.who}: ranks {[*event.missing]} do not serve, and have no client: left out")]
+                self._without = {*event.missing}
+        elif not late or event.over:
+            return [Raise(event.why)]
+        else:
+            if event.missing:
+                notes = [Note(f"{self.who}: ranks {[*event.missing]} have not come to a renewal: left out")]
+            self._without = self._without.union(event.missing) if event.missing else set()  # too few: with all again
+        return [*notes, *self._renew()]
+
+    def _renew(self) -> list[Any]:
+        self.state = RENEWS
+        return [Renew(tuple(sorted(self._without)))]
