@@ -11,9 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("control/elastic", "control/protocol/generations.py", "training/server", "training/crew/loading.py", "observe")
+ROOMS = (
+    "control/elastic", "control/protocol/generations.py", "control/protocol/seats.py", "training/server",
+    "training/crew/loading.py", "observe",
+)  # fmt: skip
 WORDS_COME = (
-    "control/elastic", "control/protocol/generations.py", "training/server/wire", "training/server/shards",
+    "control/elastic", "control/protocol/generations.py", "control/protocol/seats.py", "training/server/wire",
+    "training/server/shards",
     "training/crew/loading.py", "observe/files", "observe/collecting.py", "observe/session.py",
 )  # fmt: skip
 """Where bytes become something of their own size."""
@@ -52,8 +56,8 @@ GUARDS: dict[str, dict[str, str]] = {
         "Generations.cut": "said of a member whose connection has ended",
         "Generations.hear": "Leaves of the link's own process; Waits has room; Gave of a newcomer",
         "Generations._is_dead": "no connection with it, and said by its own host",
-        "seat_of": "checked, and makes sense; within one control message",
     },
+    "control/protocol/seats.py": {"seat_of": "checked, and makes sense; within one control message"},
     "observe/collecting.py": {
         "_read": FILE,
         "_opened": "a name in the folder that the user gave; no link, a plain file",

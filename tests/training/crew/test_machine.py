@@ -49,7 +49,7 @@ def test_the_last_whole_state_is_not_given_up_before_another_has_come() -> None:
     for new in (False, True):
         one = machine.Machine(0, 2, 0, new)
         one.take(machine.Breaks(4, ValueError("lost")))
-        (fit,) = one.take(met._replace(infos=(machine.Says(0, -1 if new else 4), *met.infos[1:])))
+        (fit,) = one.take(met._replace(infos={**met.infos, 0: machine.Says(0, -1 if new else 4)}))
         (move,) = one.take(machine.Fitted({rank: {"arrays": {}} for rank in fit.ranks}))
         assert (move.donor, move.keeps) == (1, not new)
         one.take(machine.Lost(ValueError("the donor is dead")))

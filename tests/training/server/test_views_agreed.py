@@ -49,7 +49,7 @@ LINES: dict[str, tuple[str, str, str, int]] = {
     "who has a view waits for the limit": ("[Say(not self.has_view)]", "[Say(True)]", "Limit", 20),
     "who says something else is told": ("if event.rank in wrong:", "if False:", "", 4),
     "ranks are those of a generation": ("self._new, self._without = False, set()", "self._new = False", "", 63),
-    "a newcomer has had no view": ("each.viewed and event.previous[rank] is not None", "True", "", 3),
+    "a newcomer has had no view": ("each._replace(viewed=False, has={})", "each._replace(viewed=True)", "", 3),
 }  # fmt: skip
 """A line, another in its place, the law that breaks then ("": several), and a seed that shows it, tried first."""
 
