@@ -49,7 +49,8 @@ MAY: dict[str, set[str]] = {
     "frameworks/horovod": {"horovod", "compression", "torch", "training"},
     "frameworks/ray": {"ray"},
     "frameworks/dask": {"dask"},
-    "frameworks/jax": {"jax"},
+    "frameworks/jax": {"jax", "xla"},
+    "frameworks/xla": {"xla"},
     "frameworks/spark": {"spark"},
     "frameworks/lightgbm": {"lightgbm"},
     "frameworks/xgboost": {"xgboost"},
@@ -61,6 +62,8 @@ ABOVE = [each for each in MAY if each in ("compression", "observe", "training") 
 EXCEPTIONS = {
     "collectives/communicator/observing.py": "observe",  # comm.trace makes a file of records: loaded when it is called
     "frameworks/torch/calls/quick.pyx": "collectives",  # the table of calls made before, in Cython
+    "frameworks/xla/serving.pyx": "collectives",  # likewise
+    "tools/rank.py": "xla",  # variables that a program of JAX's needs before it begins
     "bench/frameworks/torch_backend.py": "torch",  # the benchmarks of it
     "bench/frameworks/shared_cores.py": "torch",
     "conformance/gpu_check/torch/group.py": "torch",
@@ -250,7 +253,8 @@ def unmirrored(tests: Path) -> list[str]:
 def test_tests_mirror_the_folders() -> None:
     assert not unmirrored(ROOT / "tests"), "tests of a folder are in the folder of its name"
     untested = {folder for folder in MAY if not any((ROOT / "tests" / folder).rglob("test_*.py"))}
-    assert untested == {f"frameworks/{each}" for each in ("dask", "flower", "jax", "lightgbm", "spark", "xgboost")}
+    apart = ("dask", "flower", "jax", "lightgbm", "spark", "xgboost", "xla")
+    assert untested == {f"frameworks/{each}" for each in apart}
 
 
 def test_a_folder_that_mirrors_nothing_is_noticed(tmp_path: Path) -> None:
