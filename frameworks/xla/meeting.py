@@ -6,12 +6,15 @@ XLA tells of a group its first device and a rank in it, and neither size nor mem
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 
+import jax
 from jax._src import distributed
 
 from hocket import Communicator, hosting
 from hocket.errors import ArgumentError, TransportError
+from hocket.extending import pass_over
 from hocket.xla import programs
 from hocket.xla.loading import CHOICE, FILE
 from hocket.xla.store import JaxStore
@@ -30,6 +33,7 @@ def begin() -> None:
         _used.clear()
     state = distributed.global_state
     JaxStore(state.client, PREFIX).set(f"here/{state.process_id}", BUILD)
+    pass_over(os.path.dirname(jax.__file__))
     programs.watch()
 
 

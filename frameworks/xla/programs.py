@@ -7,12 +7,17 @@ new: then it is known which group XLA asks for.  All members do that in the orde
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from hocket.xla.loading import CHOICE, KNOWN, TRIED
 
 Group = tuple[tuple[int, int], ...]
 """(device's id, its process) of each rank."""
@@ -21,6 +26,8 @@ CALLS = re.compile(
 )
 LISTED = re.compile(r"replica_groups=\{(\{[\d,{} ]*\})\}")
 IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*\)?)\))? ?\{([^}]*)\}")
+AXIS = re.compile(r"'((?:[^'\\]|\\.)*)'(?:=(\d+))?(?::\((\d+)\)(\d+))?")
 _programs: dict[int, tuple[Any, list[Group]]] = {}
 """By its id: a program that has not run yet, and its groups."""
 _lock = threading.Lock()
@@ -42,17 +49,50 @@ def replica_groups(line: str, size: int) -> list[list[int]]:
     [[0, 1], [2, 3]]
     >>> replica_groups("all-gather(p), replica_groups=[2,2]<=[2,2]T(1,0)", 4)
     [[0, 2], [1, 3]]
+    >>> replica_groups("all-reduce(p), replica_groups=mesh['a'=2,'b'=2] {'a'}", 4)
+    [[0, 2], [1, 3]]
     >>> replica_groups("collective-permute(p), source_target_pairs={{0,1}}", 2)
     [[0, 1]]
     """
     if listed := LISTED.search(line):
         return [numbers(each) for each in re.findall(r"\{([\d, ]*)\}", listed[1])]
     if iota := IOTA.search(line):
-        shape, dims = numbers(iota[1]), numbers(iota[2])
-        order = numbers(iota[3]) if iota[3] else list(range(len(dims)))
-        found: list[list[int]] = np.arange(size).reshape(dims).transpose(order).reshape(shape).tolist()
+        found: list[list[int]] = _iota(iota[2], iota[3]).reshape(numbers(iota[1])).tolist()
         return found
+    if mesh := MESH.search(line):
+        return _along_axes(*mesh.groups())
+    if re.search(r"replica_groups=(?!\{\})", line):
+        raise RuntimeError(
+            f"hocket cannot read the groups of {line.strip()[:300]!r}: it knows jaxlib {TRIED[0]} to {KNOWN}; "
+            f"set {CHOICE}=gloo"
+        )
     return [list(range(size))]
+
+
+def _iota(dims: str, order: str | None) -> Any:
+    shape = numbers(dims)
+    return np.arange(math.prod(shape)).reshape(shape).transpose(numbers(order) if order else range(len(shape)))
+
+
+def _along_axes(axes: str, ids: str | None, along: str) -> list[list[int]]:
+    """Groups over named axes of a mesh; of an axis perhaps a part: 'a':(2)4 is what lies behind 2, 4 long."""
+    whole = {name: int(size) for name, size, _, _ in AXIS.findall(axes)}
+    places = np.arange(math.prod(whole.values()))
+    if ids is not None:
+        turned = re.match(r"\[[\d,]+\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", ids)
+        places = _iota(*turned.groups()).ravel() if turned else np.array(numbers(ids))
+    wanted = [(name, int(before or 1), int(size or whole[name])) for name, _, before, size in AXIS.findall(along)]
+    cuts = {name: {1, size} for name, size in whole.items()}
+    for name, before, size in wanted:
+        cuts[name] |= {before, before * size}
+    pieces = [(name, a, b // a) for name, size in whole.items() for a, b in itertools.pairwise(sorted(cuts[name]))]
+    inner = [k for name, before, size in wanted for k, (other, a, _) in enumerate(pieces)
+             if other == name and before <= a < before * size]  # fmt: skip
+    outer = [k for k in range(len(pieces)) if k not in inner]
+    sizes = [size for _, _, size in pieces]
+    length = math.prod(sizes[k] for k in inner)
+    found: list[list[int]] = places.reshape(sizes).transpose(outer + inner).reshape(-1, length).tolist()
+    return found
 
 
 def groups_of(text: str, devices: Sequence[Any]) -> list[Group]:
@@ -89,7 +129,7 @@ def watch() -> None:
 
     def compile_or_get_cached(backend: Any, computation: Any, devices: Any, *args: Any, **kwargs: Any) -> Any:
         made = compiled(backend, computation, devices, *args, **kwargs)
-        if backend.platform == "cpu" and np.size(devices) > 1:
+        if backend.platform == "cpu":
             text = "\n".join(each.to_string() for each in made.hlo_modules())
             _programs[id(made)] = made, groups_of(text, list(np.ravel(devices)))
         return made
@@ -117,9 +157,26 @@ def make(group: Group, backend: Any) -> None:
             return
         _making.append(group)
     try:
-        _sum_over(group, backend)
+        _elsewhere(functools.partial(_sum_over, group, backend))
     finally:
         _making.remove(group)
+
+
+def _elsewhere(work: Callable[[], None]) -> None:
+    """In a thread of its own, which has none of the contexts (mesh, dtypes, transfer guards) that this one has set."""
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body, daemon=True, name="hocket.xla")
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
 
 
 def _sum_over(group: Group, backend: Any) -> None:

@@ -5,6 +5,7 @@ the buffers, and takes the short way of a call that was made before.  The engine
 """
 
 cimport numpy as np
+from cpython.exc cimport PyErr_SetInterrupt
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
@@ -13,7 +14,6 @@ from libc.string cimport memcpy
 from hocket.collectives.calls.ask cimport Ask, asking
 from hocket.collectives.engine.shortcut cimport ShortWay
 
-import _thread
 import ctypes
 import threading
 
@@ -126,8 +126,6 @@ cdef int told(error, char* said) noexcept:
     """Why a call failed, for XLA, which shows it to the user."""
     cdef bytes text
     try:
-        if isinstance(error, KeyboardInterrupt):
-            _thread.interrupt_main()        # the program fails, and Ctrl-C is raised when it returns
         kind = type(error)
         words = str(error) if kind is RuntimeError else f"{kind.__module__}.{kind.__qualname__}: {error}"
         text = words.removeprefix("builtins.").replace("\0", " ").encode(errors="replace")[:LONGEST]
@@ -135,6 +133,8 @@ cdef int told(error, char* said) noexcept:
         text = b"hocket: a call failed, and so did telling why"
     memcpy(said, <const char*>text, len(text))
     said[len(text)] = 0
+    if isinstance(error, KeyboardInterrupt):
+        PyErr_SetInterrupt()        # the program fails, and Ctrl-C is raised when it returns
     return 1
 
 

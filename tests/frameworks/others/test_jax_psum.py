@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from hocket.xla import loading
+from support.worlds import PATH
 
 CASES: dict[str, Callable[[], None]] = {}
 
@@ -179,7 +184,7 @@ def a_group_inside_a_large_program() -> None:
 
 @case
 def threads() -> None:
-    """Two, each with groups of its own; then on one group: an error that says so, on every rank, or right sums."""
+    """Two, each with groups of its own: right.  On one group at once: an error that says so, on every rank."""
     import threading
 
     import jax
@@ -201,6 +206,80 @@ def threads() -> None:
     for each in both:
         each.join()
     assert not wrong, wrong[:3]
+
+    every = np.ones((len(devices), 1), np.float32)
+    said: list[str] = []
+
+    def loop() -> None:
+        body = lambda a: jax.lax.fori_loop(0, 3000, lambda i, y: jax.lax.pmax(y, "i"), a)  # noqa: E731
+        try:
+            for _ in range(20):
+                run(mesh_of(devices, "i"), "i", every, body)
+        except Exception as error:
+            said.append(str(error))
+
+    both = [threading.Thread(target=loop) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert said and all("two threads of this process" in each for each in said), said
+
+
+@case
+def calls_that_differ() -> None:
+    """Op, dtype and count are compared: every rank hears what each called, then and later."""
+    import jax
+    import numpy as np
+
+    mesh = mesh_of(jax.devices(), "i")
+    every = np.ones((len(jax.devices()), 4), np.float32)
+    mine = jax.lax.pmax if jax.process_index() else jax.lax.psum
+    for _ in range(2):
+        said = fails(lambda: run(mesh, "i", every, lambda a: mine(a, "i")))
+        assert "the ranks called different things" in said and "op='max'" in said and "op='sum'" in said, said
+    back = mesh_of(jax.devices()[::-1], "i")  # a group of its own, which works
+    for found in run(back, "i", every, lambda a: jax.lax.psum(a, "i")).values():
+        assert found.tolist() == [len(jax.devices())] * 4
+
+
+@case
+def a_rank_dies() -> None:
+    import time
+
+    import jax
+    import numpy as np
+
+    last = jax.process_count() - 1
+    mesh = mesh_of(jax.devices(), "i")
+    every = np.ones((len(jax.devices()), 4), np.float32)
+    call = lambda: run(mesh, "i", every, lambda a: jax.lax.psum(a, "i"))  # noqa: E731
+    call()
+    if jax.process_index() == last:
+        print("done a_rank_dies", flush=True)
+        os._exit(0)
+    began = time.monotonic()
+    said = fails(call)
+    assert time.monotonic() - began < 1 and f"rank {last} is gone" in said, (time.monotonic() - began, said)
+    print("done a_rank_dies", flush=True)
+    os._exit(0)  # JAX's coordination would end the process by a signal
+
+
+@case
+def others_are_refused() -> None:
+    """What XLA does not call answers with its name; a count that XLA has cut to 32 bits, with why."""
+    import ctypes
+
+    library = ctypes.CDLL(loading.LIBRARY)
+    text, length = ctypes.create_string_buffer(1024), ctypes.c_int()
+    code = library.MPIABI_Win_create(0, 0, 0)
+    library.MPIABI_Error_string(code, text, ctypes.byref(length))
+    assert b"does not carry out MPI_Win_create" in text.value and length.value == len(text.value)
+    group = (ctypes.c_char * 1100)()  # a group that is not broken
+    library.MPIABI_Allreduce.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int] + [ctypes.c_void_p] * 3
+    code = library.MPIABI_Allreduce(None, None, -(2**31) + 64, None, None, ctypes.addressof(group))
+    library.MPIABI_Error_string(code, text, ctypes.byref(length))
+    assert code and b"XLA cuts counts to 32 bits" in text.value
 
 
 def start(name: str, processes: int, devices: int = 1) -> None:
@@ -225,10 +304,89 @@ def test_groups(processes: int, devices: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "processes"),
-    [("a_part_of_the_processes", 3), ("a_group_inside_a_large_program", 3), ("threads", 2)],
+    [
+        ("a_part_of_the_processes", 3), ("a_group_inside_a_large_program", 3), ("threads", 2), ("calls_that_differ", 3),
+        ("a_rank_dies", 3), ("others_are_refused", 2),
+    ],  # fmt: skip
 )
 def test_programs(name: str, processes: int) -> None:
     start(name, processes)
+
+
+PLAIN = """
+import sys
+import jax, numpy as np
+rank, size, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+jax.distributed.initialize("127.0.0.1:" + port, size, rank)
+from jax.experimental import multihost_utils
+try:
+    print(multihost_utils.process_allgather(np.array([rank])).ravel().tolist(), "hocket" in sys.modules)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def plain(size: int, environment: Callable[[int], dict[str, str]], python: str = PLAIN) -> list[tuple[str, str]]:
+    """What processes of a program that never heard of hocket write."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    bare = {name: value for name, value in os.environ.items() if name not in (loading.FILE, loading.CHOICE)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", python, str(rank), str(size), port], text=True,
+            env={**bare, "PYTHONPATH": PATH, "JAX_PLATFORMS": "cpu", **environment(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+    try:
+        return [process.communicate(timeout=90) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
+def test_two_variables_are_enough() -> None:
+    ours = loading.variables({})
+    assert ours == {loading.FILE: loading.LIBRARY, loading.CHOICE: "mpi"}
+    for out, err in plain(2, lambda rank: ours):
+        assert out.split("\n")[0] == "[0, 1] True", out + err
+
+
+def test_a_process_without_the_variables() -> None:
+    ours = loading.variables({})
+    (out, err), _ = plain(2, lambda rank: {} if rank else ours)
+    assert "process 1 has no hocket under JAX's collectives" in out and "python -m hocket.xla" in out, out + err
+
+
+def test_loaded_late_and_gloo() -> None:
+    late = "import jax, hocket.jax\ntry: hocket.jax.initialize()\nexcept ImportError as e: print(e)"
+    [(out, err)] = plain(1, lambda rank: {}, late)
+    assert "jax was imported before hocket.jax" in out and "import hocket.jax before jax" in out, out + err
+    early = "import hocket.jax, jax, os; print(os.environ.get('JAX_CPU_COLLECTIVES_IMPLEMENTATION'))"
+    [(out, err)] = plain(1, lambda rank: {}, early)
+    assert out.split() == ["mpi"], out + err
+    [(out, err)] = plain(1, lambda rank: {loading.CHOICE: "gloo"}, early)
+    assert out.split() == ["gloo"], out + err
+
+
+def test_a_jaxlib_that_asks_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "TRIED", ())
+    assert loading.missing() == ""  # by what stands in its file
+    monkeypatch.setattr(loading, "names", lambda: frozenset({"MPIABI_Init"}))
+    assert "which this hocket lacks: it knows jaxlib up to" in loading.missing()
+    assert loading.variables({}) == {}
+
+
+def test_the_example() -> None:
+    example = str(pathlib.Path(__file__).parents[3] / "examples/frameworks/jax_psum.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "hocket", "run", "-n", "2", "--", example], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the same as one process" in done.stdout, done.stdout
 
 
 def main() -> None:
