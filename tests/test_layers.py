@@ -75,6 +75,7 @@ EXCEPTIONS = {
     "bench/overlap/training.py": "torch",
     "bench/rivals/horovod.py": "horovod",
     "bench/frameworks/jax_calls.py": "jax",  # the benchmarks of them
+    "bench/frameworks/jax_psum.py": "xla",
     "bench/frameworks/lightgbm_training.py": "lightgbm",
     "bench/frameworks/ray_groups.py": "ray",
 }

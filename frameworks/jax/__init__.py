@@ -32,9 +32,9 @@ from hocket.jax.calls import (  # noqa: E402
     sendrecv,
 )
 from hocket.jax.causes import cause  # noqa: E402
-from hocket.jax.start import init, initialize  # noqa: E402
+from hocket.jax.start import init, initialize, renew  # noqa: E402
 
 __all__ = [
     "allgather", "allreduce", "alltoall", "barrier", "broadcast", "cause", "init", "initialize", "recv", "reduce",
-    "reduce_scatter", "send", "sendrecv",
+    "reduce_scatter", "renew", "send", "sendrecv",
 ]  # fmt: skip

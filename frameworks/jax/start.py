@@ -6,6 +6,7 @@ can read that, and JAX asks nobody who it is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import distributed
+from jax.extend.backend import clear_backends
 
 import hocket
 from hocket import Communicator, hosting
@@ -45,6 +47,21 @@ def initialize(*args: Any, **given: Any) -> None:
         jax.distributed.initialize(where, size, rank)
     if wanted:
         jax.config.update("jax_cpu_collectives_implementation", "mpi")
+
+
+def renew(coordinator_address: str, num_processes: int, process_id: int, **given: Any) -> None:
+    """`initialize` again, in processes that go on after others were lost: they agree on the three numbers.
+
+    All arrays and compiled programs of before are gone.  Before the first `initialize` set
+    jax.config.update("jax_enable_recoverability", True): else JAX's coordination service ends who is left.
+    """
+    with contextlib.suppress(Exception):  # of those that were lost
+        jax.distributed.shutdown()
+    clear_backends()
+    jax.clear_caches()
+    state = distributed.global_state
+    state.client = state.service = None
+    initialize(coordinator_address, num_processes, process_id, **given)
 
 
 def _free_port() -> int:

@@ -48,8 +48,8 @@ def _group(color: int, key: int) -> programs.Group:
         return found[0]
     if not found:
         raise ArgumentError(
-            f"hocket does not know the group that begins with device {color}, in which this rank is {key}: the program "
-            "was not compiled in this process by jax.jit; run one that was, on the same devices, before it"
+            f"hocket does not know the group of device {color} with rank {key} here: its program was not compiled in "
+            "this process by jax.jit; run one that was, on the same devices, before it"
         )
     raise ArgumentError(
         f"{len(found)} groups begin with device {color} and have rank {key} here, and XLA does not say which it means: "

@@ -265,6 +265,33 @@ def a_rank_dies() -> None:
     os._exit(0)  # JAX's coordination would end the process by a signal
 
 
+RENEWING = """
+import os, sys, time
+import hocket.jax, jax, numpy as np
+from jax.experimental import multihost_utils
+rank, size, port = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+jax.config.update("jax_enable_recoverability", True)
+hocket.jax.initialize(f"127.0.0.1:{port}", size, rank, shutdown_timeout_seconds=3)
+gathered = lambda: multihost_utils.process_allgather(np.array([rank])).ravel().tolist()
+assert gathered() == [0, 1, 2]
+if rank == 2:
+    os._exit(0)
+try:
+    gathered()
+except Exception as error:
+    assert "rank 2 is gone" in str(error), error
+began = time.monotonic()
+hocket.jax.renew(f"127.0.0.1:{port + 1}", 2, rank)
+assert gathered() == [0, 1], gathered()
+print("renewed", time.monotonic() - began < 3)
+"""
+
+
+def test_renewal_in_the_same_processes() -> None:
+    for rank, (out, err) in enumerate(plain(3, lambda rank: {}, RENEWING)[:2]):
+        assert out.split() == ["renewed", "True"], (rank, out + err)
+
+
 @case
 def others_are_refused() -> None:
     """What XLA does not call answers with its name; a count that XLA has cut to 32 bits, with why."""
