@@ -22,7 +22,7 @@ from setuptools.errors import CompileError
 FOLDERS = [
     "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "flower", "horovod", "jax",
     "kernels", "lightgbm", "observe", "ray", "spark", "system", "tools", "torch", "training", "transports",
-    "xgboost",
+    "xgboost", "xla",
 ]
 # A folder of a folder is a package where it has an __init__.py.
 PACKAGES = ["hocket"] + sorted(
@@ -81,7 +81,16 @@ EXTENSIONS = [
     "transports.verbs.channels",
     "transports.verbs.device",
     "transports.verbs.ends",
+    "xla.serving",
 ]
+# What XLA calls by a constant of MPI's, in the order of xla/tables.py.
+XLA = {
+    "TYPES": [
+        "BYTE", "INT8_T", "UINT8_T", "INT16_T", "UINT16_T", "INT32_T", "UINT32_T", "INT64_T", "UINT64_T", "FLOAT",
+        "DOUBLE", "C_COMPLEX", "C_DOUBLE_COMPLEX",
+    ],
+    "OPS": ["SUM", "PROD", "MIN", "MAX"],
+}
 # What a call or a channel runs through: there -O3 saves 4 to 26 % of the instructions (valgrind --tool=callgrind;
 # lab/observe/recorder.py counts).  It takes more than twice the time of -Og, which does for the other modules.
 QUICK = {
@@ -92,6 +101,7 @@ QUICK = {
     "torch.calls.quick",
     "transports.cuda_ipc.channels", "transports.loopback", "transports.mpi.channel", "transports.pinned.channels",
     "transports.shm.channels", "transports.tcp.stream", "transports.tcp.tls_channels", "transports.verbs.channels",
+    "xla.serving",
 }  # fmt: skip
 # Loops over elements: the vectors of -O3 without what it unrolls and peels around them, which costs twice the time and
 # gains nothing (bench/kernels.py).  Of two levels on x86-64; elsewhere there is one.
@@ -118,6 +128,11 @@ class Build(build_ext):
         self.count = itertools.count(1)
         os.makedirs("build/cache", exist_ok=True)
         super().build_extensions()
+
+    def get_ext_filename(self, name):
+        """The library for XLA is no module, and has a name that Python does not take for one."""
+        found = super().get_ext_filename(name)
+        return os.path.join(os.path.dirname(found), "libhocket_mpi.so.1") if name.endswith("libhocket_mpi") else found
 
     def words(self, tool):
         found = getattr(self.compiler, tool)
@@ -180,20 +195,56 @@ def remove_halves():
             os.remove(path)
 
 
+def xla_library():
+    """What XLA loads: no module of Python's.  Its header comes from the list of names, and what library.c defines."""
+    folder = "src/hocket/xla"
+    with open(f"{folder}/library.c") as file:
+        own = set(re.findall(r"^int (MPIABI_\w+)\(", file.read(), re.M))
+    with open(f"{folder}/names.txt") as file:
+        names = [line.split() for line in file if not line.startswith("#")]
+    lines = []
+    for number, (name, *kind) in enumerate(names, 1):
+        prefix, _, bare = name.partition("_")
+        if kind:
+            lines.append(f"const word {name} = {0 if bare == 'SUCCESS' else number};")
+        elif name not in own:
+            lines.append(f"{'REFUSE' if prefix == 'MPIABI' else 'REFUSE_EXTENSION'}({bare})")
+    for table in ("TYPES", "OPS"):
+        words = XLA[table]
+        cases = " ".join(f"if (value == MPIABI_{word}) return {index};" for index, word in enumerate(words))
+        lines.append(f"static int {table.lower()[:-1]}_of(word value) {{ {cases} return -1; }}")
+    os.makedirs("build/include", exist_ok=True)
+    with open("build/include/xla_names.h", "w") as file:
+        file.write("\n".join(lines) + "\n")
+    return Extension(
+        "hocket.xla.libhocket_mpi",
+        [f"{folder}/library.c"],
+        include_dirs=["src/hocket", "build/include"],
+        extra_compile_args=["-std=gnu11", "-O2", *STRIP[0], *EXTRA],
+        extra_link_args=[*STRIP[1], *EXTRA],
+    )
+
+
 remove_halves()
 setup(
     version="0.1.0",
     package_dir={"": "src"},
     packages=PACKAGES,
-    package_data={"": ["*.pxd", "*.pyx", "*.pyi", "*.h", "*.cuh", "*.css", "*.js", "*.json", "py.typed"]},
-    ext_modules=cythonize(
-        [extension(name) for name in EXTENSIONS],
-        build_dir="build/cython",
-        include_path=["src"],
-        language_level=3,
-        compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True, "auto_pickle": False},
-        nthreads=CORES,
-    ),
+    package_data={
+        "": ["*.pxd", "*.pyx", "*.pyi", "*.h", "*.cuh", "*.css", "*.js", "*.json", "py.typed"],
+        "hocket.xla": ["names.txt", "library.c"],
+    },
+    ext_modules=[
+        xla_library(),
+        *cythonize(
+            [extension(name) for name in EXTENSIONS],
+            build_dir="build/cython",
+            include_path=["src"],
+            language_level=3,
+            compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True, "auto_pickle": False},
+            nthreads=CORES,
+        ),
+    ],
     cmdclass={"build_ext": Build},
     options={"build_ext": {"parallel": CORES}},
     zip_safe=False,

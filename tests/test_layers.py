@@ -52,7 +52,8 @@ MAY: dict[str, set[str]] = {
     "frameworks/horovod": {"horovod", "compression", "torch", "training"},
     "frameworks/ray": {"ray"},
     "frameworks/dask": {"dask"},
-    "frameworks/jax": {"jax"},
+    "frameworks/jax": {"jax", "xla"},
+    "frameworks/xla": {"xla"},
     "frameworks/spark": {"spark"},
     "frameworks/lightgbm": {"lightgbm"},
     "frameworks/xgboost": {"xgboost"},
@@ -66,6 +67,8 @@ ABOVE = [each for each in MAY if each in ("compressors", "observe", "training") 
 EXCEPTIONS = {
     "collectives/communicator/observing.py": "observe",  # comm.trace makes a file of records: loaded when it is called
     "frameworks/torch/calls/quick.pyx": "collectives",  # the table of calls made before, in Cython
+    "frameworks/xla/serving.pyx": "collectives",  # likewise
+    "tools/rank.py": "xla",  # variables that a program of JAX's needs before it begins
     "bench/shared_cores.py": "torch",  # the benchmarks of it
     "lab/frameworks/torch_backend.py": "torch",
     "conformance/gpu_check/torch/group.py": "torch",
@@ -78,6 +81,7 @@ EXCEPTIONS = {
     "lab/overlap/training.py": "torch",
     "lab/rivals/horovod.py": "horovod",
     "lab/frameworks/jax_calls.py": "jax",  # the benchmarks of them
+    "lab/frameworks/jax_psum.py": "xla",
     "lab/frameworks/lightgbm_training.py": "lightgbm",
     "lab/frameworks/ray_groups.py": "ray",
 }
@@ -308,7 +312,8 @@ def unmirrored(tests: Path) -> list[str]:
 def test_tests_mirror_the_folders() -> None:
     assert not unmirrored(ROOT / "tests"), "tests of a folder are in the folder of its name"
     untested = {folder for folder in MAY if not any((ROOT / "tests" / folder).rglob("test_*.py"))}
-    assert untested == {f"frameworks/{each}" for each in ("dask", "flower", "jax", "lightgbm", "spark", "xgboost")}
+    apart = ("dask", "flower", "jax", "lightgbm", "spark", "xgboost", "xla")
+    assert untested == {f"frameworks/{each}" for each in apart}
 
 
 def test_a_folder_that_mirrors_nothing_is_noticed(tmp_path: Path) -> None:

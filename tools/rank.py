@@ -12,6 +12,7 @@ from hocket.collectives.recording import memory
 from hocket.system.parent import die_with
 from hocket.tools.forking.ranks import Forked
 from hocket.tools.output import Source
+from hocket.xla import loading
 
 
 class Rank:
@@ -62,7 +63,7 @@ def common(ranks: int, piped: bool = True) -> dict[str, str]:
         env.setdefault("PYTHONUNBUFFERED", "1")
     if ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # every rank would take all cores
-    return env
+    return env | loading.variables(env)  # of JAX, which reads them when it is imported
 
 
 def environment(

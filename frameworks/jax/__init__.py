@@ -1,7 +1,8 @@
 """hocket inside JAX: collectives in programs that jax.jit compiles for the CPU.
 
     calls.py         what users call, with the checks of arguments
-    start.py         `init`: where jax.distributed has started the processes, they meet through its key-value store
+    start.py         `initialize`: jax.distributed, with hocket under JAX's own collectives (hocket.xla);
+                     `init`: where it has started the processes, they meet through its key-value store
     causes.py        `cause`: hocket's own error behind JAX's; what happens at the end of the process
 
     primitives.py    the calls as primitives of JAX: shapes, vmap, and how each runs on NumPy arrays
@@ -13,7 +14,12 @@
     xla_ffi.pxd      the parts of XLA's C interface that this takes
 """
 
-from hocket.jax.calls import (
+from hocket.xla import loading
+
+loading.prepare()  # before jax is imported, which reads once which library carries out its collectives
+
+# isort: split
+from hocket.jax.calls import (  # noqa: E402
     allgather,
     allreduce,
     alltoall,
@@ -25,10 +31,10 @@ from hocket.jax.calls import (
     send,
     sendrecv,
 )
-from hocket.jax.causes import cause
-from hocket.jax.start import init
+from hocket.jax.causes import cause  # noqa: E402
+from hocket.jax.start import init, initialize, renew  # noqa: E402
 
 __all__ = [
-    "allgather", "allreduce", "alltoall", "barrier", "broadcast", "cause", "init", "recv", "reduce", "reduce_scatter",
-    "send", "sendrecv",
+    "allgather", "allreduce", "alltoall", "barrier", "broadcast", "cause", "init", "initialize", "recv", "reduce",
+    "reduce_scatter", "renew", "send", "sendrecv",
 ]  # fmt: skip

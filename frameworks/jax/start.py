@@ -1,4 +1,4 @@
-"""`init()`: the processes that jax.distributed has started meet through its key-value store.
+"""`initialize()`: JAX's processes, with hocket under them.  `init()`: they meet through JAX's key-value store.
 
 Rank 0 leaves its address there, and a key drawn for this job.  Without HOCKET_SECRET whoever reaches the coordinator
 can read that, and JAX asks nobody who it is.
@@ -6,46 +6,68 @@ can read that, and JAX asks nobody who it is.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import distributed
+from jax.extend.backend import clear_backends
 
 import hocket
 from hocket import Communicator, hosting
 from hocket.jax import running
+from hocket.xla import loading
+from hocket.xla.store import JaxStore
 
 PREFIX = "hocket/jax/"
 
 
-class JaxStore:
-    """The store of jax.distributed, as `hocket.init` asks it."""
+def initialize(*args: Any, **given: Any) -> None:
+    """`jax.distributed.initialize`, after which JAX's own collectives are hocket's: psum, shard_map, what pjit inserts.
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
+    Without arguments the processes are those that a launcher has started which `hocket.init` knows.  Arguments are
+    passed on as they are.  A program that has chosen Gloo keeps Gloo.  The default communicator stays what it was.
 
-    def set(self, key: str, value: str) -> None:
-        self.client.key_value_set(PREFIX + key, value, allow_overwrite=True)
+    Raises ImportError if jax was imported before hocket's library could be named to it, or cannot load it.
+    """
+    chosen = jax.config.jax_cpu_collectives_implementation
+    wanted = os.environ.get(loading.CHOICE, "mpi") == "mpi" and (loading.CHOICE not in os.environ or chosen == "mpi")
+    if wanted and not loading.loaded():
+        raise ImportError(loading.LATE.format(why=loading.refusal(os.environ) or "jax was imported before hocket.jax"))
+    if args or given:
+        jax.distributed.initialize(*args, **given)
+    else:
+        with hocket.init(make_default=False) as comm:
+            text = f"{hosting.own_address()}:{_free_port()}".encode() if comm.rank == 0 else b""
+            where = comm.broadcast(np.frombuffer(text.ljust(300), np.uint8).copy()).tobytes().decode().strip()
+            rank, size = comm.rank, comm.size
+        jax.distributed.initialize(where, size, rank)
+    if wanted:
+        jax.config.update("jax_cpu_collectives_implementation", "mpi")
 
-    def get(self, key: str) -> str | None:
-        try:
-            return str(self.client.key_value_try_get(PREFIX + key))
-        except jax.errors.JaxRuntimeError as error:
-            if str(error).startswith("NOT_FOUND"):
-                return None
-            raise
 
-    def first(self, key: str, value: str) -> str:
-        try:
-            self.client.key_value_set(PREFIX + key, value)
-            return value
-        except jax.errors.JaxRuntimeError as error:
-            if not str(error).startswith("ALREADY_EXISTS"):
-                raise
-        return str(self.client.key_value_try_get(PREFIX + key))
+def renew(coordinator_address: str, num_processes: int, process_id: int, **given: Any) -> None:
+    """`initialize` again, in processes that go on after others were lost: they agree on the three numbers.
 
-    def clear(self) -> None:
-        self.client.key_value_delete(PREFIX)
+    All arrays and compiled programs of before are gone.  Before the first `initialize` set
+    jax.config.update("jax_enable_recoverability", True): else JAX's coordination service ends who is left.
+    """
+    with contextlib.suppress(Exception):  # of those that were lost
+        jax.distributed.shutdown()
+    clear_backends()
+    jax.clear_caches()
+    state = distributed.global_state
+    state.client = state.service = None
+    initialize(coordinator_address, num_processes, process_id, **given)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def init(*, timeout: float | None = None, make_default: bool = True, **options: Any) -> Communicator:
@@ -70,7 +92,7 @@ def _joined(*, timeout: float | None, make_default: bool, **options: Any) -> Com
     rank, size = int(state.process_id), int(state.num_processes)
     coordinator = str(state.coordinator_address).rpartition(":")[0]
     host = hosting.own_address(coordinator)
-    store = JaxStore(state.client)
+    store = JaxStore(state.client, PREFIX)
     try:
         return hosting.join(rank, size, store, host, timeout, make_default=make_default, **options)
     finally:
