@@ -29,8 +29,8 @@ from hocket.kernels.dtypes import DType
 
 ALONE = 1 << 14
 """Bytes from which a part is a message of its own."""
-LEAST, MOST = 1 << 16, 1 << 20
-"""Bytes of a block: what `room` allows, but no less and no more."""
+LEAST, MOST = 1 << 16, 1 << 19
+"""Bytes of a block: what `room` allows, but no less and no more: one twice as long does not stay in a core's cache."""
 UNDER_WAY = 2
 """Messages of a pair in one direction at once."""
 

@@ -5,8 +5,8 @@
 
 hocket: a plan that was prepared, run again.  gather: each rank broadcasts what it holds to all, and each takes its
 slices.  DTensor: its `redistribute`, on hocket and on Gloo, where it can do the case.  files: torch's DCP saves to and
-loads from /dev/shm.  memcpy: the bytes that arrive at the rank that gets most, copied by all ranks at once.  All take
-turns in the same processes; medians of the slowest rank.  Between hosts the bytes on the cable are the kernel's, beside
+loads from /dev/shm.  memcpy: the bytes of the target, copied by as many ranks as there are cores.  All take turns in
+the same processes; medians of the slowest rank.  Between hosts the bytes on the cable are the kernel's, beside
 the least that can be: what is wanted and not held, once for each host.
 """
 
@@ -35,6 +35,7 @@ from hocket.system.namespaces.hosts import CABLE, hosts, refusal, remove_stale, 
 
 MODULE = "hocket.lab.large.layouts"
 PATIENCE, ROUNDS, RANKS = 600.0, 7, 4
+CORES = min(RANKS, len(os.sched_getaffinity(0)))
 Way = Callable[[], object]
 ROWS = {
     "4 -> 2": "ranks 0 and 1 get halves of what all four hold quarters of",
@@ -91,8 +92,8 @@ def measured(
     plan = comm.prepare_redistribute(tree, source, target)
     pairs = [(k, source[k], target[k], 4) for k in sorted(source)]
     moves = deal(pairs, [[*host] for host in comm.membership.hosts])
-    arriving = max(_bytes(m for m in moves if m.target.rank == r and m.source.rank != r) for r in range(comm.size))
-    a, b = np.ones(max(1, arriving // 4), np.float32), np.zeros(max(1, arriving // 4), np.float32)
+    n = _bytes(moves) // 4 // CORES if comm.rank < CORES else 1
+    a, b = np.ones(n, np.float32), np.zeros(n, np.float32)
     ways: dict[str, Way] = {"hocket": plan, "memcpy": lambda: np.copyto(b, a)}
     ways["gather"] = _gather(comm, tree, source, target)
     ways.update(_of_dtensor(name, source, gloo))
