@@ -26,6 +26,8 @@ AT_ONCE = 1024
 """Rows of one system call, at most: IOV_MAX."""
 STEP = 4 << 20
 """Bytes after which who copies looks at its messages."""
+TOKEN = 16
+"""Bytes by which a rank knows that what it reads is its neighbour's memory."""
 Rows = numpy.ndarray[Any, Any]
 """A line for each row: its address there, its address here, and its bytes."""
 _readv = ctypes.CDLL(None, use_errno=True).process_vm_readv
@@ -39,7 +41,7 @@ class Reach:
     """Whose memory the ranks of a communicator may read, as all of them know it.  Made by all together."""
 
     def __init__(self, comm: Comm) -> None:
-        self._token = numpy.frombuffer(secrets.token_bytes(16), numpy.uint8).copy()
+        self._token = numpy.frombuffer(secrets.token_bytes(TOKEN), numpy.uint8).copy()
         rows = comm.share([os.getpid(), self._token.ctypes.data, self._token.tobytes().hex()], "redistribute")
         self.pids = [int(pid) for pid, _, _ in rows]
         queue, me = comm.membership.main, comm.rank
@@ -49,7 +51,7 @@ class Reach:
 
 def _readable(pid: int, address: int, token: str) -> bool:
     try:
-        return read_memory(pid, address, len(token) // 2).hex() == token
+        return len(token) == 2 * TOKEN and read_memory(pid, address, TOKEN).hex() == token
     except OSError:
         return False
 

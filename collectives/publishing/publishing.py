@@ -25,13 +25,15 @@ from hocket.collectives.layouts.given import Given
 from hocket.collectives.layouts.held import Words
 from hocket.collectives.layouts.moving import MOST, Arrays, Kinds, Message, Way, drain
 from hocket.collectives.layouts.redistribute import agreed
-from hocket.collectives.publishing.words import BYE, hear, heard_box, tell, told_layouts
+from hocket.collectives.publishing.words import ASKED, BYE, hear, heard_box, tell, told_layouts
 from hocket.errors import ArgumentError, Error, TransportError
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
 
 log = logging.getLogger("hocket")
+READERS = 256
+"""Readers that a rank serves at once; one more is turned away."""
 KEPT = 2
 """Versions that a rank keeps: the newest one, and the one before."""
 Version = list[list[Words]]
@@ -94,7 +96,7 @@ class Published:
         assert given is not None
         self._comm, self._layout, self._given = comm, layout, given
         self._kinds = [Kinds(dtype, dtype) for dtype in dtypes]
-        self._versions = Versions()
+        self._versions, self._room = Versions(), threading.Semaphore(READERS)
         self.version = 0
         """The newest one: 0, then one more with each `update`."""
         self._versions.add(0, given)
@@ -152,14 +154,17 @@ class Published:
                 pair = self._pairs.accept()
             except ArgumentError:  # it was closed
                 return
-            threading.Thread(target=self._serve, args=(pair,), daemon=True, name="hocket publish").start()
+            if self._room.acquire(blocking=False):
+                threading.Thread(target=self._serve, args=(pair,), daemon=True, name="hocket publish").start()
+            else:
+                pair.close(timeout=0.1, log_as="a reader too many")
 
     def _serve(self, pair: Communicator) -> None:
         """One reader, until it leaves.  Whatever goes wrong is its alone."""
         held: list[tuple[int, Version]] = []
         pair.set_timeout(float("inf"))
         try:
-            while (asked := hear(pair)) != BYE:
+            while (asked := hear(pair, most=ASKED)) != BYE:
                 self._answer(pair, asked, held)
         except Error as error:
             log.info("a reader of %s is gone: %s", self.address, error)
@@ -168,6 +173,7 @@ class Published:
         finally:
             for number, _ in held:
                 self._versions.release(number)
+            self._room.release()
             pair.close(timeout=0.1, log_as="a reader")
 
     def _answer(self, pair: Communicator, asked: Any, held: list[tuple[int, Version]]) -> None:

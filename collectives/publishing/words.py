@@ -19,8 +19,8 @@ TALK = 1
 """The tag of texts; elements have 0."""
 BYE = {"what": "bye"}
 """The last word of a reader."""
-LONGEST = 1 << 28
-"""Bytes of a text, at most."""
+LONGEST, ASKED = 1 << 28, 1 << 24
+"""Bytes of a text, at most: of a publisher's, and of a reader's."""
 
 
 def tell(pair: Communicator, value: Any, timeout: float | None = None) -> None:
@@ -28,12 +28,12 @@ def tell(pair: Communicator, value: Any, timeout: float | None = None) -> None:
     pair.send(numpy.frombuffer(json.dumps(value).encode(), numpy.uint8), 1 - pair.rank, TALK, timeout=timeout)
 
 
-def hear(pair: Communicator, timeout: float | None = None) -> Any:
-    """The next JSON value of the other one.  Raises TimeoutError; TransportError for what is none."""
+def hear(pair: Communicator, timeout: float | None = None, most: int = LONGEST) -> Any:
+    """The next JSON value of the other one, of so many bytes at most.  Raises TimeoutError, TransportError."""
     message = pair.probe(1 - pair.rank, TALK, timeout)
     if message is None:
         raise TimeoutError(f"the other end of {pair.name!r} says nothing", [1 - pair.rank])
-    if message.nbytes > LONGEST or message.dtype != "uint8":
+    if message.nbytes > most or message.dtype != "uint8":
         raise TransportError(f"a text of {message.nbytes} bytes of {message.dtype} is not one of hocket's")
     data = pair.recv(numpy.empty(message.nbytes, numpy.uint8), 1 - pair.rank, TALK)
     try:

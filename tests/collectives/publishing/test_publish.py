@@ -16,6 +16,7 @@ from collectives.layouts.test_deal import some_layout, some_shape
 import hocket
 from hocket import Layout
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.collectives.publishing import publishing
 from support.faulty import job
 
 ROWS, ALL = Layout.cut((1000,), 2), Layout.replicated((1000,), 1)
@@ -155,3 +156,17 @@ def test_a_writers_death_is_told_within_a_second(tmp_path: pathlib.Path) -> None
         with pytest.raises(hocket.PeerLostError, match="has lost a rank"):
             reader.fetch()
         assert time.monotonic() - began < 1
+
+
+def test_a_reader_too_many_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "READERS", 1)
+    with hocket.local_world(1) as world:
+        (published,) = world.run(lambda comm: hocket.publish(comm, {"w": [np.ones(1000)]}, ALL))
+        with hocket.Reader(published.address, {"w": ALL}, rank=0) as first:
+            first.fetch()
+            with pytest.raises(hocket.Error):
+                hocket.fetch(published.address, {"w": ALL}, rank=0, timeout=3)
+            first.fetch()
+        time.sleep(0.2)
+        assert hocket.fetch(published.address, {"w": ALL}, rank=0)["w"][0][0] == 1
+        published.close()
