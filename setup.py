@@ -196,7 +196,7 @@ def remove_halves():
 
 
 def xla_library():
-    """The library that XLA loads, no module of Python's.  Its header comes from the list of names and from library.c."""
+    """The library that XLA loads: no module of Python's.  Its header comes from names.txt and library.c."""
     folder = "src/hocket/xla"
     with open(f"{folder}/library.c") as file:
         own = set(re.findall(r"^int (MPIABI_\w+)\(", file.read(), re.M))
