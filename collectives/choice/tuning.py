@@ -117,7 +117,7 @@ class Tuning:
 
     def _fitted(self) -> dict[str, tuple[float, ...]]:
         rows: dict[str, list[tuple[tuple[float, ...], float]]] = {}
-        for p in self.points:
+        for p in (each for each in self.points if each.layout.size <= MOST_RANKS):
             for name, seconds in p.seconds.items():
                 algorithm = known(p.collective, name, p.layout)
                 if algorithm is not None:
@@ -159,7 +159,7 @@ def _point(collective: str, layout: Sequence[Any], nbytes: int, seconds: Mapping
 
 
 def _positive(value: Any) -> int:
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or not 0 < value < 1 << 63:
         raise ValueError(f"{value!r} is not a count")
     return value
 

@@ -134,12 +134,19 @@ def test_text_and_back() -> None:
     assert again.text() == tuning.text() and again.cores == 2 and len(again.points) == len(tuning.points)
 
 
+def test_a_file_that_speaks_of_very_many_ranks_costs_nothing() -> None:
+    """No algorithm is built for them."""
+    many = Tuning.read(json.dumps(GOOD | {"points": [["allreduce", [[10**7], "shm", "", 1], 8, {"ring": 1}]]}))
+    assert len((many + Tuning(every(SHM4))).points) == 1 + len(every(SHM4))
+
+
 GOOD = json.loads(Tuning(every(SHM4)).text())
 
 
 BAD = (
     {"format": 2}, {"cores": 0}, {"prices": {"shm": [1.0]}}, {"points": [[]]},
     {"points": [["allreduce", [[4], "shm", "", 1], 8, {"ring": -1}]]},
+    {"points": [["allreduce", [[4], "shm", "", 1], 10**400, {"ring": 1}]]},
 )  # fmt: skip
 
 
