@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.collectives.failures.states import Over, Stopped
@@ -250,7 +250,7 @@ class Elastic:
             missing = mesh.missing()
             now = mesh.agree(None, time.monotonic() + (0.0 if missing else LAST_MOMENT))
         if now is None:
-            raise _late(who, before, missing, timeout)
+            raise _late(who, before, missing, timeout, [mesh.now.seats[r].uid for r in tuple(mesh.now.decree.here)])
         return now
 
     def _meet(
@@ -328,7 +328,9 @@ def _why(now: Generation, before: Generation, rank: int) -> str:
     return "they could not reach it" if how == "unreachable" else "it came too late"
 
 
-def _late(who: str, before: Generation, uids: list[str], timeout: float) -> TimeoutError:
+def _late(
+    who: str, before: Generation, uids: list[str], timeout: float, called: Sequence[str] = ()
+) -> TimeoutError:
     """`uids`: for whom it waited."""
     missing = sorted(before.ranks[uid] for uid in uids if uid in before.ranks)
     new = sum(uid not in before.ranks for uid in uids)
@@ -338,4 +340,4 @@ def _late(who: str, before: Generation, uids: list[str], timeout: float) -> Time
     elif new:
         why = f"{new} newcomers were let in and have not come"
     what = f"{who}: renew() of generation {before.number} did not end within {timeout:g} s"
-    return TimeoutError(f"{what}: {why}", missing)
+    return TimeoutError(f"{what}: {why}", missing, sorted(before.ranks[uid] for uid in called if uid in before.ranks))

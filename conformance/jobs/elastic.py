@@ -11,8 +11,8 @@ from hocket.conformance.jobs.trial import Trial
 from hocket.system.namespaces.hosts import on
 from hocket.tools.forking.ranks import ForkServer, fork_server
 
-PROCESS, HOST, STEERED = "SURVIVE_PROCESS", "SURVIVE_HOST", "SURVIVE_DIRECTORY"
-"""Variables: a member's number, its host's, and the folder in which it finds its orders."""
+PROCESS, HOST, STEERED, KIND = "SURVIVE_PROCESS", "SURVIVE_HOST", "SURVIVE_DIRECTORY", "SURVIVE_KIND"
+"""Variables: a member's number, its host's, the folder in which it finds its orders, and a newcomer's fault."""
 
 
 class Child:
@@ -66,11 +66,11 @@ class ElasticTrial(Trial):
     def host(self, process: int) -> int:
         return self.where[process] if self.names else 0
 
-    def join(self, host: int) -> int:
-        """One more process, a newcomer on this host.  Its number."""
+    def join(self, host: int, kind: str = "") -> int:
+        """One more process, a newcomer on this host, of this kind (survive/together.py).  Its number."""
         if self.names:
             self.where.append(host)
-        return self.add(HOCKET_JOIN=f"folder:{self.directory}/lobby")
+        return self.add(HOCKET_JOIN=f"folder:{self.directory}/lobby", **{KIND: kind})
 
     def order(self, process: int, moment: str, delay: float, number: int) -> None:
         """This process is to send itself a signal, so long after it has come to a moment (survive/rank.py)."""
@@ -78,6 +78,11 @@ class ElasticTrial(Trial):
         with open(f"{path}~", "w") as file:
             file.write(f"{moment} {delay} {number}")
         os.rename(file.name, path)
+
+    def leave(self, process: int) -> None:
+        """This process is to leave at its next step."""
+        with open(self._path(f"leave{process}"), "w"):
+            pass
 
     def forget_order(self, process: int) -> bool:
         """Was it still to come?"""

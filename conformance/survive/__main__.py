@@ -1,11 +1,12 @@
 """Does an elastic job go on, whoever dies, and whenever?  Members are killed, stopped, cut off and replaced.
 
     python -m hocket.conformance.survive [--seconds 60] [--events 1000] [--seed 3] [--ranks 4] [--mb 1] [--hosts 3]
-                                         [--jobs 4]
+                                         [--life crew] [--jobs 4]
 
 runs `--jobs` elastic jobs side by side, one after the other, until time is over or so many events have happened.  An
 event is one of events.py: a kill, two, a stop, a cable that is pulled, and several at once: in a step, in the
-renewal, in the lobby, while the state moves.  Hosts are network namespaces (root); without them there are no cables.
+renewal, in the lobby, while the state moves.  A third of the jobs are crews: newcomers come that are slow or do not
+fit, and members leave.  Hosts are network namespaces (root); without them there are no cables.
 Prints what is wrong with the seed that repeats the events (their moments are not the same), and tables: how often what
 was; how long after a kill survivors knew it, had agreed, and had done the step again; how long members stood still for
 a newcomer.  Times are worth something with one job at a time (`--jobs 1`).
@@ -65,11 +66,12 @@ def job(
     dice = random.Random(f"{seed} job")
     where = [dice.randrange(options.hosts) for _ in range(options.ranks)] if at is not None else []
     where[:1] = [0] * len(where[:1])  # where the ranks meet
-    words = [*RANK, str(options.mb), dice.choice(["wait", "expel"])]
+    life = dice.choice(["wait", "expel", "crew"]) if options.life is None else options.life
+    words = [*RANK, str(options.mb), life]
     names = at.hosts if at is not None else []
     transport = "hosts" if names else options.transport
     trial = ElasticTrial(words, options.ranks, transport, names, where, HOCKET_TIMEOUT="30")
-    story, wrong = Story(trial, at, seed, options.ranks), []
+    story, wrong = Story(trial, at, seed, options.ranks, life == "crew"), []
     with trial:
         try:
             story.until("the first steps", lambda: len(story.members()) == options.ranks)
@@ -115,6 +117,7 @@ def side_by_side(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Workers, each with seeds and hosts of its own."""
     words = [f"--{name}={getattr(options, name)}" for name in ("seconds", "ranks", "mb", "hosts", "each", "transport")]
     share = -(-options.events // options.jobs)
+    words += [f"--life={options.life}"] if options.life else []
     words = [*module("hocket.conformance.survive"), *words, f"--events={share}", "--jobs=1", "--json"]
     commands = [([*words, f"--seed={options.seed + 10_000 * i}"], os.environ) for i in range(options.jobs)]
     with started(commands) as jobs:
@@ -156,6 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mb", type=float, default=1.0, help="megabytes of state (default: 1)")
     parser.add_argument("--hosts", type=int, default=None, help="0: none; default: 3 where this system allows them")
     parser.add_argument("--transport", choices=("shm", "tcp"), default="shm", help="without hosts")
+    parser.add_argument("--life", choices=("wait", "expel", "crew"), help="of all jobs; default: drawn for each")
     parser.add_argument("--jobs", type=int, default=1, help="so many side by side (default: 1)")
     parser.add_argument("--json", action="store_true", help="what was, as JSON")
     options = parser.parse_args(argv)

@@ -27,8 +27,8 @@ class Wrong(Exception):
 class Story:
     """`happen()` is one event, after which the job has gone on, and is whole again.  `counts`: how often what was."""
 
-    def __init__(self, trial: ElasticTrial, switch: Switch | None, seed: int, size: int) -> None:
-        self.trial, self.switch, self.size = trial, switch, size
+    def __init__(self, trial: ElasticTrial, switch: Switch | None, seed: int, size: int, crew: bool = False) -> None:
+        self.trial, self.switch, self.size, self.crew = trial, switch, size, crew
         self.dice = random.Random(f"{seed} survive")
         self.deeds = judge.Deeds({}, set())
         self.alone: list[tuple[float, list[int]]] = []
@@ -55,7 +55,8 @@ class Story:
         return sum(1 for line in self.said(process) if "t" in line)
 
     def fenced(self, process: int) -> bool:
-        return any("fenced" in line for line in self.said(process))
+        """The others go on without it: it was silent, has left, or does not fit."""
+        return any("fenced" in line or "refused" in line for line in self.said(process)) or process in self.deeds.left
 
     def living(self) -> list[int]:
         return [p for p in range(self.trial.size) if p not in self.deeds.killed and not self.fenced(p)]
@@ -110,7 +111,8 @@ class Story:
         self.deed.append(f"{time.monotonic():.3f} {deed}")
 
     def happen(self) -> None:
-        name = self.dice.choice([name for name, (_, hosts) in EVENTS.items() if self.switch is not None or not hosts])
+        here = {"", "hosts" if self.switch is not None else "", "crew" if self.crew else ""}
+        name = self.dice.choice([name for name, (_, needs) in EVENTS.items() if needs in here])
         time.sleep(self.dice.random() ** 2 * 0.3)
         self.note(name)
         EVENTS[name][0](self)
@@ -168,7 +170,7 @@ class Story:
             self.alone.append((self._kill(victims), victims))
             self.go_on(self.members())
             hosts = {self.trial.host(p) for p in self.members()}
-            if self.trial.host(victims[0]) in hosts:
+            if self.trial.host(victims[0]) in hosts and not self.crew:  # which tells of several generations at once
                 wrong = judge.unnamed({p: self.said(p) for p in self.members()}, victims, self.members())
                 if wrong:
                     raise Wrong("\n".join(wrong))
@@ -272,6 +274,36 @@ class Story:
         self.note(f"plugs host {host}'s cable in")
         self.switch.plug(host)
 
+    # --- to crews
+
+    def stop_in_a_sum(self) -> None:
+        p = self.dice.choice(self.members())
+        self.deeds.silent.add(p)
+        self.order(p, "step", self.dice.random() ** 2 * 0.02, signal.SIGSTOP)
+        self.until("a stop in a sum", lambda: self._was_hit(p))
+        time.sleep(self.dice.random() ** 2 * 8)
+        self._continue(p)
+
+    def leave(self) -> None:
+        for p in self._victims(1):
+            self.note(f"{p} leaves")
+            self.deeds.left.add(p)
+            self.trial.leave(p)
+            self.until("a member's leave", lambda p=p: self.trial.code(p) is not None)  # type: ignore[misc]
+
+    def wrong_newcomer(self) -> None:
+        new = self.trial.join(self.dice.randrange(len(self.trial.names) or 1), "wrong")
+        self.note(f"starts {new}, which does not fit")
+        self.deeds.wrong.add(new)
+        self.until("a newcomer's refusal", lambda: self.trial.code(new) is not None)
+
+    def slow_newcomer(self) -> None:
+        """It may be left out for good, as it is late for the limit."""
+        new = self.trial.join(self.dice.randrange(len(self.trial.names) or 1), "slow")
+        self.note(f"starts {new}, which is slow")
+        self.deeds.silent.add(new)
+        self.until("a slow newcomer's first step", lambda: self.steps(new) or self.fenced(new))
+
     # --- the end
 
     def end(self) -> list[str]:
@@ -289,14 +321,18 @@ class Story:
         return judge.judge({p: self.said(p) for p in range(self.trial.size)}, self.deeds)
 
 
-EVENTS: dict[str, tuple[Callable[[Story], None], bool]] = {
-    "kill": (Story.kill, False),
-    "kill in a step": (Story.kill_in_a_step, False),
-    "two kills": (Story.two_kills, False),
-    "stop": (Story.stop, False),
-    "stop and kill": (Story.stop_and_kill, False),
-    "short cut": (Story.short_cut, True),
-    "cut": (Story.cut, True),
-    "cut and kill": (Story.cut_and_kill, True),
+EVENTS: dict[str, tuple[Callable[[Story], None], str]] = {
+    "kill": (Story.kill, ""),
+    "kill in a step": (Story.kill_in_a_step, ""),
+    "two kills": (Story.two_kills, ""),
+    "stop": (Story.stop, ""),
+    "stop and kill": (Story.stop_and_kill, ""),
+    "short cut": (Story.short_cut, "hosts"),
+    "cut": (Story.cut, "hosts"),
+    "cut and kill": (Story.cut_and_kill, "hosts"),
+    "stop in a sum": (Story.stop_in_a_sum, "crew"),
+    "leave": (Story.leave, "crew"),
+    "wrong newcomer": (Story.wrong_newcomer, "crew"),
+    "slow newcomer": (Story.slow_newcomer, "crew"),
 }
-"""By name; does it need hosts?"""
+"""By name; does it need hosts, or a crew?"""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
-from hocket.conformance.survive.rank import part
+from hocket.conformance.survive.rank import EACH, part
 
 Lines = Mapping[int, list[dict[str, Any]]]
 """By process."""
@@ -14,20 +15,28 @@ NEAR = 1e-3
 """The tolerance of a sum of small whole numbers, in float32."""
 
 
-class Deeds(NamedTuple):
+@dataclass
+class Deeds:
     """The deeds done to the processes."""
 
     killed: dict[int, float]
     """When."""
     silent: set[int]
-    """They were stopped or cut off for a while: the others may have gone on without them."""
+    """They were stopped or cut off for a while, or loaded for long: the others may have gone on without them."""
+    left: set[int] = field(default_factory=set)
+    wrong: set[int] = field(default_factory=set)
+    """Newcomers that do not fit."""
+
+    @property
+    def gone(self) -> set[int]:
+        return self.left | self.wrong
 
 
 def judge(lines: Lines, deeds: Deeds) -> list[str]:
     """Broken laws, in words."""
     return [
         *crashes(lines), *two_parts(lines), *wrong_bits(lines), *wrong_sums(lines), *left_out(lines, deeds),
-        *wrongly_accused(lines, deeds), *kept(lines),
+        *wrongly_accused(lines, deeds), *kept(lines), *waited(lines, deeds), *taken_in(lines, deeds),
     ]  # fmt: skip
 
 
@@ -81,7 +90,7 @@ def wrong_sums(lines: Lines) -> list[str]:
     wrong = []
     for p, said in lines.items():
         for line in steps(said):
-            t, size = line["t"] - 1, sizes[line["generation"]]
+            t, size = line["t"] - 1, line.get("size") or sizes[line["generation"]]
             before = line["value"] - sum(part(t, rank) for rank in range(size)) / size
             if not any(abs(before - value) < NEAR * max(1.0, before) for value in values.get(t, ())):
                 wrong.append(f"process {p}, step {t + 1}: {line}; before it there was {values.get(t)}")
@@ -90,7 +99,7 @@ def wrong_sums(lines: Lines) -> list[str]:
 
 def left_out(lines: Lines, deeds: Deeds) -> list[str]:
     """Nobody is left out in silence: who is no member any more was killed, stopped or cut off."""
-    reason = deeds.killed.keys() | deeds.silent
+    reason = deeds.killed.keys() | deeds.silent | deeds.gone
     wrong = []
     for p, said in lines.items():
         for line in said:
@@ -108,7 +117,8 @@ def lost(line: dict[str, Any]) -> dict[int, str]:
 
 def wrongly_accused(lines: Lines, deeds: Deeds) -> list[str]:
     """A process that is called dead has ended; one that is called unreachable or excluded was silent, or has ended."""
-    ended = deeds.killed.keys() | {p for p, said in lines.items() if any("fenced" in line for line in said)}
+    fenced = {p for p, said in lines.items() if any("fenced" in line for line in said)}
+    ended = deeds.killed.keys() | deeds.gone | fenced
     wrong = []
     for p, said in lines.items():
         for line in steps(said):
@@ -131,6 +141,19 @@ def unnamed(lines: Lines, victims: Iterable[int], survivors: Iterable[int]) -> l
 def kept(lines: Lines) -> list[str]:
     """A process that has left holds nothing that it did not hold before."""
     return [f"process {p} still has {line['held']}" for p, said in lines.items() for line in said if line.get("held")]
+
+
+def waited(lines: Lines, deeds: Deeds) -> list[str]:
+    """Nobody healthy waits in one call for longer than its limit, and a fifth, and a second."""
+    return [f"process {p} waited for {line['waited']:.1f} s" for p, said in lines.items() if p not in deeds.silent
+            for line in said if line.get("waited", 0) > 1.2 * EACH + 1]  # fmt: skip
+
+
+def taken_in(lines: Lines, deeds: Deeds) -> list[str]:
+    """A newcomer with another setting is refused, and nobody else is."""
+    wrong = {p for p, said in lines.items() if any("refused" in line for line in said)} - deeds.wrong
+    return [f"process {p}, which fits, was refused: {lines[p][-1]}" for p in sorted(wrong)] + [
+        f"process {p} took part, and does not fit" for p in sorted(deeds.wrong) if steps(lines[p])]
 
 
 def parsed(text: bytes) -> list[dict[str, Any]]:

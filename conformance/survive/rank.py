@@ -46,6 +46,9 @@ class Fenced(Exception):
 class Life:
     """A member's state, and how it goes on."""
 
+    size: int | None = None
+    """Members that have done the last step together, where these need not be all."""
+
     def __init__(self, megabytes: float, place: str, expel: bool, computes: float = 0.0) -> None:
         self.place, self.expel, self.computes = pathlib.Path(place), expel, computes
         self.state = np.zeros(max(8, int(megabytes * 1e6 / 4)), np.float32)
@@ -120,11 +123,12 @@ class Life:
         without: Sequence[int] = ()
         self.at("renew")
         while True:
+            began = time.monotonic()
             try:
                 self.comm = old.renew(info, without=without, timeout=EACH)
                 break
             except hocket.TimeoutError as error:
-                say(missing=[self.who[rank] for rank in error.missing])
+                say(waited=time.monotonic() - began, missing=[self.who[rank] for rank in error.missing])
                 without = error.missing if self.expel else ()
             except hocket.PeerLostError as error:
                 raise Fenced(str(error)) from error
@@ -168,7 +172,8 @@ class Life:
                 continue
             done, seen, self.seen = time.monotonic(), self.seen, {}
             say(t=self.t, generation=self.comm.generation, done=done, digest=self.digest(),
-                value=float(self.state[0]), lasted=done - self.began, **({"seen": seen} if seen else {}))  # fmt: skip
+                value=float(self.state[0]), lasted=done - self.began, size=self.size,
+                **({"seen": seen} if seen else {}))  # fmt: skip
         self.comm.close()
 
 
@@ -199,12 +204,17 @@ def main(words: list[str]) -> int:
     listen()
     vars(mesh)["kernel"] = own_kernel
     before = held()
-    life: Any = Life(float(words[0]), os.environ[STEERED], words[1] == "expel", *map(float, words[2:]))
+    from hocket.conformance.survive.together import Refused, Together  # it imports this module
+
+    kind = Together if words[1] == "crew" else Life
+    life: Any = kind(float(words[0]), os.environ[STEERED], words[1] == "expel", *map(float, words[2:]))
     try:
         life.live()
         say(over=True, held=kept(before))
     except Fenced as why:
         say(fenced=str(why))
+    except Refused as why:
+        say(refused=str(why))
     except BaseException:
         say(crash=traceback.format_exc())
         return 3

@@ -40,11 +40,14 @@ class PeerLostError(Error, ConnectionError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """A call did not finish in time.  `missing` names the ranks of the communicator that had not come."""
+    """A call did not finish in time.  `missing` names the ranks of the communicator that had not come.
 
-    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+    `called`: of `renew`, the ranks that have called it, also those that a member has left out before.
+    """
+
+    def __init__(self, message: str, missing: Sequence[int] = (), called: Sequence[int] = ()) -> None:
         super().__init__(message)
-        self.missing = tuple(missing)
+        self.missing, self.called = tuple(missing), tuple(called)
 
 
 class TransportError(Error, ConnectionError):

@@ -22,6 +22,13 @@ def test_a_job_survives(capsys: pytest.CaptureFixture[str]) -> None:
     assert "| again |" in survives(capsys, "--hosts", "0", "--events", "3", "--ranks", "3", "--each", "3")
 
 
+def test_a_crew_survives_who_does_not_fit_and_who_is_stopped_in_a_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    """Seed 1413 begins with these two."""
+    out = survives(capsys, "--hosts", "0", "--events", "2", "--ranks", "3", "--each", "2", "--seed", "1413",
+                   "--life", "crew")  # fmt: skip
+    assert "| wrong newcomer | 1 |" in out and "| stop in a sum | 1 |" in out
+
+
 @pytest.mark.skipif(refusal() is not None, reason=str(refusal()))
 def test_a_job_on_hosts_whose_cables_are_pulled_survives(capsys: pytest.CaptureFixture[str]) -> None:
     """Seed 1 begins with a cable that is pulled."""
@@ -62,6 +69,10 @@ def test_every_broken_law_is_found() -> None:
     assert "says that process 0 is unreachable" in wrong({**STEP, "seen": {"lost": {"0": "unreachable"}}})
     assert "still has" in wrong({"over": True, "held": ["socket:[1]"]}, 2)
     assert "process 2: Traceback" in wrong({"crash": "Traceback"})
+    assert "process 2 waited for 6.0 s" in wrong({"waited": 6.0})
+    assert "process 2, which fits, was refused" in wrong({"refused": "every is 5"})
+    assert "process 2 took part, and does not fit" in wrong(STEP, deeds=judge.Deeds({1: 5.0}, set(), wrong={2}))
+    assert "before it there was {0.0}" in wrong({**STEP, "size": 1})
     said = {**STEP, "seen": {"lost": {"1": "unreachable"}}}
     found = judge.unnamed({**WELL, 2: [said]}, [1], [0, 2])
     assert found == ["process 2 does not say that [1] are dead, but ['unreachable']"]

@@ -83,7 +83,7 @@ class Person:
         """The collective one that it is in, or was in last."""
         self.loads = 0
         """Seconds between its `init` and its first boundary."""
-        self.alive, self.left, self.stopped, self.healthy = True, False, 0.0, True
+        self.alive, self.left, self.stopped, self.slept, self.healthy = True, False, 0.0, 0.0, True
         self.few = False
         """Was half of the members silent in a meeting?  It may end then, and has waited for that."""
         self.ended: Exception | None = None
@@ -271,8 +271,8 @@ class World:
 
     def _comes(self, who: Person) -> None:
         of, number = who.generation, who.number
-        if not {*who.waits.late} <= {*who.late}:
-            raise Broken(f"Waiting: {who.uid} does not wait for {who.waits.late}: {self._shown()}")
+        if {*who.waits.late} != {*who.late} and not who.waits.patient:
+            raise Broken(f"Waiting: {who.uid} does not wait for {who.waits.late} of {who.late}: {self._shown()}")
         while len(of.rounds) <= number:
             of.rounds.append({}), of.late.append(set()), of.outcomes.append(None)
         if of.outcomes[number] is None:
@@ -328,10 +328,17 @@ class World:
         says = self._says(who, who.waits.says, who.machine.whole)
         of.renewing[who.uid] = list(says), {of.members[rank] for rank in who.waits.without}, self.now
 
+    def _excluded(self, of: Generation) -> set[int]:
+        """By those that are awake, or have answered the leader's call before they were stopped."""
+        awake = [since for by, (_, _, since) in sorted(of.renewing.items()) if self._runs(self.all[by])]
+        counted = [by for by in of.renewing if self.all[by].alive
+                   and (self._runs(self.all[by]) or awake and awake[0] <= self.all[by].slept)]  # fmt: skip
+        return {uid for by in counted for uid in of.renewing[by][1]}
+
     def _look(self) -> None:
         """All that live, and that nobody excludes, have called: the next generation."""
         of = self.newest
-        excluded = {uid for by, (_, without, _) in of.renewing.items() if self.all[by].alive for uid in without}
+        excluded = self._excluded(of)
         stay = [uid for uid in of.members if self.all[uid].alive and uid not in excluded]
         silent = [uid for uid in of.members if self.all[uid].alive and uid in excluded]
         if not stay or any(uid not in of.renewing or not self._runs(self.all[uid]) for uid in stay):
@@ -349,7 +356,7 @@ class World:
         for uid in new:
             self._enter_generation(self.all[uid], self.newest, True)
             self.all[uid].x = ("its own", uid)
-        out = [self.all[uid] for uid in silent if self.all[uid].healthy]
+        out = [self.all[uid] for uid in silent if self.all[uid].healthy and self.all[uid].ended is None]
         if out:
             raise Broken(f"Nobody healthy is left out: {[who.uid for who in out]}: {self._shown()}")
 
@@ -415,7 +422,7 @@ class World:
                 return []
             if of.next is not None:
                 return [lambda: self._met(who)] if who.uid in of.next.members else [code.Lost(gone)]
-            excluded = {uid for by, (_, without, _) in of.renewing.items() if self.all[by].alive for uid in without}
+            excluded = self._excluded(of)
             missing = [rank for rank, uid in enumerate(of.members) if self.all[uid].alive and uid not in excluded
                        and (uid not in of.renewing or not self._runs(self.all[uid]))]  # fmt: skip
         else:
@@ -436,7 +443,8 @@ class World:
             if self.now >= late:
                 return [lambda: self._overdue(who, call, missing)]
             return []
-        return [code.Lost(TimeoutError("late", missing), tuple(missing))] if self.now >= late else []
+        called = tuple(rank for rank, uid in enumerate(of.members) if uid in of.renewing)
+        return [code.Lost(TimeoutError("late", missing), tuple(missing), called=called)] if self.now >= late else []
 
     def _overdue(self, who: Person, call: Call, missing: list[int]) -> Any:
         """All who wait in it hear that; and where the group was to be made, its parent ends."""
@@ -464,7 +472,7 @@ class World:
         if what in ("late", "long"):
             who.until = max(self.now, who.until) + FOR[what]
         elif what in FOR:
-            who.stopped = self.now + FOR[what]
+            who.stopped, who.slept = self.now + FOR[what], self.now
             self._tear(who)
         else:
             who.alive, who.left = False, what == "leave"

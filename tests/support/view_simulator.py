@@ -17,9 +17,12 @@ from support import crew_simulator as crew
 from support.crew_simulator import LIMIT, NEWCOMERS, Broken, Call, Generation, Person
 
 FAULTS = ("kill", "stop", "stopped long", "stopped", "leave", "new", "wrong", "loads long")
-COST = {"stop": LIMIT, "stopped long": 2 * LIMIT + NEWCOMERS, "stopped": 2 * LIMIT + NEWCOMERS, "loads long": LIMIT}
+RENEW = LIMIT * 3 // 2
+"""Seconds of a renewal: who has heard nothing of the others for the limit comes to it in time."""
+SILENT = LIMIT + RENEW + NEWCOMERS
+COST = {"stop": RENEW, "stopped long": SILENT, "stopped": SILENT, "loads long": RENEW}
 """Seconds that each may cost a healthy member until it has the next view."""
-START = 3 * LIMIT
+START = 5 * LIMIT
 """Seconds that a call without a limit of its own may take."""
 
 
@@ -64,7 +67,9 @@ class World(crew.World):
             yield "program", who.uid
 
     def _limit(self, who: Person) -> float:
-        return START if isinstance(who.waits, self.code.Say) and who.waits.patient else LIMIT
+        if isinstance(who.waits, self.code.Say):
+            return START if who.waits.patient else LIMIT
+        return RENEW
 
     def _program(self, who: Person) -> None:
         begins, who.phase, who.asked = who.phase == "boundary", "holds", self.now
@@ -123,7 +128,7 @@ class World(crew.World):
             raise Broken(f"Nobody healthy ends: {who.uid} has {error!r}: {self._shown()}")
 
     def _limited(self, who: Person) -> None:
-        cost = sum(COST.get(each, 0) for each in self.had) + START * (not who.position) + LIMIT * (len(self.had) > 1)
+        cost = sum(COST.get(each, 0) for each in self.had) + START * (not who.position) + RENEW * (len(self.had) - 1)
         if who.healthy and not who.few and self.now - who.asked > cost:
             raise Broken(f"Limit: {who.uid} has waited for {self.now - who.asked:g} s: {self._shown()}")
 

@@ -169,7 +169,7 @@ class Crew:
             try:
                 event = CARRY[type(last)](self, last)
             except (PeerLostError, TimeoutError) as error:
-                event = of.Lost(error, tuple(getattr(error, "missing", ())))
+                event = of.Lost(error, getattr(error, "missing", ()), getattr(error, "called", ()))
 
     def _come(self, come: of.Come) -> of.Came:
         began, grace, timeout = time.monotonic(), self._grace.seconds, self._timeout
@@ -193,7 +193,8 @@ class Crew:
         return None if not compared or self._digests is None else digest(self._digests)
 
     def _meet(self, meet: of.Meet) -> of.Met:
-        info = list(meet.says._replace(digest=self._digest(self._machine.whole)))
+        word = getattr(self._state, "word", None)
+        info = list(meet.says._replace(digest=self._digest(self._machine.whole), word=word))
         self.comm = self.comm.renew(info, without=meet.without, least=self._least, timeout=self._timeout)
         self._groups, self._late = {}, {}
         infos = of.said(enumerate(self.comm.infos))

@@ -114,6 +114,8 @@ class Lost(NamedTuple):
     why: Exception
     missing: tuple[int, ...] = ()
     """Members that live, and have not met."""
+    called: tuple[int, ...] = ()
+    """Members that have come to meet, in time or not."""
 
 
 # --- instructions that wait
@@ -196,6 +198,11 @@ class Machine:
         """Is the donor the only one who holds it?  Then this rank does not give up its own before it has that."""
         self._without: tuple[int, ...] = ()
         """Members that were silent in this meeting."""
+        self._called: set[int] = set()
+        """Members that have come to this meeting: who has just come is left out no more, once."""
+        self._few: set[int] | None = None
+        """Without these, in this moment, too few have met.  Then all are met once more: others may have left out who
+        came just after."""
         self._change: Change | None = None
         """The meeting's, until all that met hold one state."""
         self._changes: list[Change] = []
@@ -247,10 +254,15 @@ class Machine:
         if self.state != MEETS:
             self._why = event.why
             return self._meet()
-        if not {*event.missing} - {*self._without}:
-            return self._end(Raise(event.why))
+        silent = {*self._without} - ({*event.called} - self._called) | {*event.missing}
+        self._called.update(event.called)
+        if silent == {*self._without} or silent == self._few:
+            if self._few is not None:
+                return self._end(Raise(event.why))
+            self._few = silent
+            return self._meet()
         text = f"rank {self.rank} of a crew goes on without ranks {[*event.missing]}: they did not answer in time"
-        return [Note(text), *self._meet({*self._without, *event.missing})]
+        return [Note(text), *self._meet(silent)]
 
     def _meet(self, without: Iterable[int] = ()) -> list[Any]:
         """Newcomers come in then, and take the state when they come to a boundary: nobody waits for them."""
@@ -263,7 +275,7 @@ class Machine:
         stay = {rank for rank in event.previous if rank is not None}
         lost = tuple(rank for rank in range(self.size) if rank not in stay)
         self.rank, self.size, self.generation = event.rank, len(event.previous), event.generation
-        self.left_out = ()
+        self.left_out, self._few, self._called = (), None, set()
         self._change = Change(self.generation, self.size, lost, self.size - len(stay), False)
         members = [rank for rank, was in enumerate(event.previous) if was is not None]
         return self._heal({rank: event.infos[rank] for rank in members if rank in event.infos})
@@ -333,7 +345,7 @@ class Machine:
         return self._end(Raise(Again(text)))
 
     def _end(self, end: Over | Raise) -> list[Any]:
-        self.state = WORKS
+        self.state, self._few = WORKS, None
         return [end]
 
 

@@ -5,7 +5,7 @@
     RENEWS  all members that live         Renewed: Say.  Lost: Renew without the silent, or Raise
     HOLDS   a loss, or a newcomer         Changed: Renew
 
-Who has a view waits for nobody for longer than the limit; who has none waits for all, as at the start.
+The job's first members wait for all until they have a view; nobody else waits for anybody for longer than the limit.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Lost(NamedTuple):
     why: Error
     missing: tuple[int, ...] = ()
     over: bool = False
+    called: tuple[int, ...] = ()
+    """Members that have come to a renewal, in time or not."""
 
 
 class Say(NamedTuple):
@@ -70,15 +72,17 @@ class Note(NamedTuple):
 
 class Machine:
     def __init__(self, who: str, elastic: bool, generation: int) -> None:
-        self.who, self._elastic, self._new = who, elastic, not generation
-        """`_new`: the job's first members, of which one that says something else ends all."""
+        self.who, self._elastic, self._new, self._first = who, elastic, not generation, not generation
+        """`_first`: one of the job's first members; `_new`: they all are, and one that says something else ends all."""
         self.state, self.has_view = SAYS, False
         self._without: set[int] = set()
         """Members that take no part, or were silent."""
+        self._called: set[int] = set()
+        """Members that have come to this renewal: who has just come is left out no more, once."""
 
     def begin(self) -> list[Any]:
         self.state = SAYS
-        return [Say(not self.has_view)]
+        return [Say(self._first and not self.has_view)]
 
     def take(self, event: Any) -> list[Any]:
         if isinstance(event, Words):
@@ -86,7 +90,7 @@ class Machine:
         if isinstance(event, Lost):
             return self._lost(event)
         if isinstance(event, Renewed):
-            self._new, self._without = False, set()
+            self._new, self._without, self._called = False, set(), set()
             return self.begin()
         return self._renew()
 
@@ -120,7 +124,10 @@ class Machine:
         else:
             if event.missing:
                 notes = [Note(f"{self.who}: ranks {[*event.missing]} have not come to a renewal: left out")]
-            self._without = self._without.union(event.missing) if event.missing else set()  # too few: with all again
+            came, self._called = {*event.called} - self._called, {*event.called}
+            before, self._without = self._without, self._without - came | {*event.missing}
+            if self._without == before:  # too few: with all again
+                self._without = set()
         return [*notes, *self._renew()]
 
     def _renew(self) -> list[Any]:

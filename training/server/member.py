@@ -3,7 +3,7 @@ be lost.
 
 An elastic communicator's next generation is that of the servers, too: after a loss, and when newcomers wait, every
 member renews it, and says what it has; all make the same view of that.  Members that have a view wait for nobody for
-longer than WAIT, and a newcomer that says something else is left out, and told (views.py).  What is done next is
+longer than RENEW, and a newcomer that says something else is left out, and told (views.py).  What is done next is
 machine.py's.
 """
 
@@ -22,7 +22,9 @@ from hocket.training.server.views import Says, View
 
 log = logging.getLogger("hocket")
 WAIT = 10.0
-"""Seconds in which a member has to renew, and a newcomer to call `serve` or `Client`; then it is left out."""
+"""Seconds in which a newcomer has to call `serve` or `Client`; then it is left out."""
+RENEW = 1.5 * WAIT
+"""Seconds in which a member has to renew: one that has waited for a newcomer comes in time."""
 SHOWN = 400
 """Characters of what is said of a newcomer."""
 LEAVE = 0.1
@@ -82,7 +84,7 @@ class Member:
             except (PeerLostError, TimeoutError, MismatchError) as error:
                 missing = tuple(rank for rank in getattr(error, "missing", ()) if rank != self.comm.rank)
                 over = not missing and time.monotonic() - began > self.comm.timeout
-                event = of.Lost(error, missing, over)
+                event = of.Lost(error, missing, over, getattr(error, "called", ()))
             instructions = self._machine.take(event)
 
     def _say_and_hear(self, say: of.Say) -> of.Words:
@@ -91,7 +93,7 @@ class Member:
         return of.Words(self.comm.rank, self.comm.generation, words, self.comm.previous_ranks)
 
     def _renew(self, renew: of.Renew) -> of.Renewed:
-        self.comm = self.comm.renew(without=renew.without, timeout=WAIT)
+        self.comm = self.comm.renew(without=renew.without, timeout=RENEW)
         return of.Renewed()
 
     def _installed(self, view: View) -> None:

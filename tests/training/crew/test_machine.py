@@ -39,14 +39,8 @@ def test_no_schedule_breaks_a_law() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(100))
 def test_a_million_schedules(part: int) -> None:
-    """One in 40,000 breaks a law still, where several faults overlap (docs/survive.md): more would be a new fault."""
-    broken = []
     for seed in range(1_000_000 + part * 10_000, 1_000_000 + (part + 1) * 10_000):
-        try:
-            run(seed)
-        except AssertionError as why:
-            broken.append(str(why))
-    assert len(broken) <= 3, broken
+        run(seed)
 
 
 def test_the_last_whole_state_is_not_given_up_before_another_has_come() -> None:
@@ -73,12 +67,13 @@ LINES: dict[str, tuple[str, str, str, int]] = {
     "newcomers are let in": ("any(each.waiting for each in infos.values())", "False", "Ending", 27),
     "also where one is silent": ("{*ranks, *event.overdue}", "ranks", "Ending", 219),
     "who is alone at present begins again": ("(not ranks or max(", "(ranks and max(", "Ending", 5),
-    "who was late is not waited for": ("() if patient else self.left_out", "()", "", 2341),
-    "but in a new generation": ("self.left_out = ()\n        self._change", "self._change", "Waiting", 27),
-    "the silent are left out": ("*self._meet({*self._without, *event.missing})]", "*self._meet()]", "Ending", 3),
-    "those before stay out": ("{*self._without, *event.missing}", "{*event.missing}", "Nobody healthy", 24),
-    "half and half ends": ("if not {*event.missing} - {*self._without}:", "if False:", "Ending", 3),
-    "a silent member ends nobody": ("if not {*event.missing} - {*self._without}:", "if True:", "Nobody healthy", 9),
+    "who was late is not waited for": ("() if patient else self.left_out", "()", "Waiting", 0),
+    "but in a new generation": ("self.left_out, self._few, self", "_, self._few, self", "Waiting", 27),
+    "the silent are left out": ("*self._meet(silent)]", "*self._meet()]", "Ending", 3),
+    "those before stay out": ("{*self._without} - (", "set() - (", "", 24),
+    "half and half ends": ("if self._few is not None:", "if False:", "Ending", 3),
+    "all are met once more": ("if self._few is not None:", "if True:", "Nobody healthy", 108361),
+    "a silent member ends nobody": ("silent == {*self._without} or", "True or", "", 9),
     "the most advanced gives": ("self._top = max(", "self._top = min(", "", 0),
     "one gives": ("min(most)", "self.rank if self.rank in most else min(most)", "", 53),
     "only who is behind takes": ("if not behind or self.rank not in here:", "if not behind:", "", 0),

@@ -29,14 +29,8 @@ def test_no_schedule_breaks_a_law() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(100))
 def test_a_million_schedules(part: int) -> None:
-    """One in 40,000 breaks a law still, where several faults overlap (docs/survive.md): more would be a new fault."""
-    broken = []
     for seed in range(1_000_000 + part * 10_000, 1_000_000 + (part + 1) * 10_000):
-        try:
-            run(seed)
-        except AssertionError as why:
-            broken.append(str(why))
-    assert len(broken) <= 3, broken
+        run(seed)
 
 
 def run(seed: int) -> None:
@@ -51,10 +45,10 @@ LINES: dict[str, tuple[str, str, str, int]] = {
     "who joins goes on": ("goes_on = self.has_view or not self._new or", "goes_on = self.has_view or", "", 1678),
     "who does not serve is left out": ("self._without = {*event.missing}", "pass", "", 20),
     "a meeting goes on without the silent": ("elif not late or event.over:", "elif True:", "Nobody healthy", 30),
-    "and with all again": ("if event.missing else set()  # too few", "if True else set()  # too few", "", 1353),
-    "who has a view waits for the limit": ("[Say(not self.has_view)]", "[Say(True)]", "Limit", 20),
+    "and with all again": ("if self._without == before:", "if False:", "", 1353),
+    "who has a view waits for the limit": ("self._first and not self.has_view)]", "True)]", "Limit", 20),
     "who says something else is told": ("if event.rank in wrong:", "if False:", "", 4),
-    "ranks are those of a generation": ("self._new, self._without = False, set()", "self._new = False", "", 63),
+    "ranks are those of a generation": ("self._new, self._without, self", "self._new, _, self", "", 63),
     "a newcomer has had no view": ("each._replace(viewed=False, has={})", "each._replace(viewed=True)", "", 3),
 }  # fmt: skip
 """A line, another in its place, the law that breaks then ("": several), and a seed that shows it, tried first."""
