@@ -25,7 +25,7 @@ LATE, LONG, NEVER = 3, 11, 1 << 20
 """Seconds that who is late or stopped is: below the limit, above, for ever."""
 ROUNDS, END, MOST = 2, 120, 3000
 FAULTS = ("kill", "late", "long", "stop", "stopped long", "stopped", "leave", "new", "wrong", "loads long")
-COST = {"late": CALL, "stop": CALL, "long": 2 * LIMIT, "stopped long": 2 * LIMIT, "stopped": 2 * LIMIT,
+COST = {"late": LIMIT, "stop": LIMIT, "long": 2 * LIMIT, "stopped long": 2 * LIMIT, "stopped": 2 * LIMIT,
         "loads long": GRACE}  # fmt: skip
 """Seconds that each may cost a healthy member in one call, beside a round that others end: the rest cost none."""
 FOR = {"late": LATE, "long": LONG, "stop": LATE, "stopped long": LONG, "stopped": NEVER}

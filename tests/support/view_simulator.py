@@ -105,6 +105,8 @@ class World(crew.World):
             if isinstance(last, code.Say):
                 self._enter(who, tuple(range(len(who.generation.members))), "says", self._word(who))
             else:
+                if {*last.without} - {*range(len(who.generation.members))}:
+                    raise Broken(f"Ranks: {who.uid} leaves out {last.without}: {self._shown()}")
                 without = {who.generation.members[rank] for rank in last.without}
                 who.generation.renewing[who.uid] = None, without, self.now
 

@@ -125,9 +125,7 @@ class Machine:
             if event.missing:
                 notes = [Note(f"{self.who}: ranks {[*event.missing]} have not come to a renewal: left out")]
             came, self._called = {*event.called} - self._called, {*event.called}
-            before, self._without = self._without, self._without - came | {*event.missing}
-            if self._without == before:  # too few: with all again
-                self._without = set()
+            self._without = self._without - came | {*event.missing}
         return [*notes, *self._renew()]
 
     def _renew(self) -> list[Any]:

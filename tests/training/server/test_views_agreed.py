@@ -45,7 +45,7 @@ LINES: dict[str, tuple[str, str, str, int]] = {
     "who joins goes on": ("goes_on = self.has_view or not self._new or", "goes_on = self.has_view or", "", 1678),
     "who does not serve is left out": ("self._without = {*event.missing}", "pass", "", 20),
     "a meeting goes on without the silent": ("elif not late or event.over:", "elif True:", "Nobody healthy", 30),
-    "and with all again": ("if self._without == before:", "if False:", "", 1353),
+    "and with who has come since": ("self._without - came |", "self._without |", "", 1353),
     "who has a view waits for the limit": ("self._first and not self.has_view)]", "True)]", "Limit", 20),
     "who says something else is told": ("if event.rank in wrong:", "if False:", "", 4),
     "ranks are those of a generation": ("self._new, self._without, self", "self._new, _, self", "", 63),
