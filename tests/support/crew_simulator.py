@@ -234,21 +234,30 @@ class World:
             self._limited(who)
             if who.phase == "breaks":
                 raise Broken(f"Again: {who.uid} goes on in a round that has failed: {self._shown()}")
-            if who.phase == "boundary":
-                who.phase, who.until = "present", self.now + WORK
-            else:
-                who.here, who.phase = tuple(last.result), "sum"
+            self._over(who, last.result)
         elif isinstance(last, code.Raise):
             self._limited(who)
             if type(last.error).__name__ != "Again":
                 self._ends(who, last.error)
             elif who.phase == "boundary":
                 raise Broken(f"Again: {who.uid} is at a boundary: {self._shown()}")
-            who.phase = "boundary"
+            else:
+                self._again(who)
         else:
             who.waits, who.since = last, self.now
             carry = {code.Come: self._comes, code.Meet: self._meets, code.Fit: self._fits, code.Move: self._moves}
             carry[type(last)](who)
+
+    def _over(self, who: Person, result: Any) -> None:
+        """Its program goes on ..."""
+        if who.phase == "boundary":
+            who.phase, who.until = "present", self.now + WORK
+        else:
+            who.here, who.phase = tuple(result), "sum"
+
+    def _again(self, who: Person) -> None:
+        """... or begins the round again."""
+        who.phase = "boundary"
 
     def _ends(self, who: Person, error: Exception) -> None:
         who.ended = error

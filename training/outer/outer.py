@@ -7,8 +7,8 @@
 
 The methods are settings of this loop, each with its source, law and cost: local_sgd.py, diloco.py, streaming.py,
 sparseloco.py, noloco.py.  Its parts: fragments.py, what is averaged together; roll.py, what ranks tell each other
-first; sending.py, how a vector is averaged; rules.py, what the average does; members.py, who takes part; state.py,
-checkpoints.
+first; loop.py, what is due when, and who finishes, without I/O; sending.py, how a vector is averaged; rules.py, what
+the average does; members.py, who takes part; state.py, checkpoints.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from hocket.arguments import whole
 from hocket.compression import Bucket
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, digest, flat
-from hocket.training.outer import roll, state
+from hocket.training.outer import loop, roll, state
 from hocket.training.outer.fragments import cut
 from hocket.training.outer.members import Again, Fixed, crew
 from hocket.training.outer.roll import Row
@@ -37,10 +37,9 @@ from hocket.training.worker import Worker
 
 FEW = 100
 """Rounds.  With momentum 0.9 fewer of them end worse than averages: 95.9 % instead of 98.2 % of digits after 55."""
-Made = TypeVar("Made")
 
 
-class Outer:
+class Outer(loop.Loop):
     """The loop.  Call `step()` after each inner step, on all ranks; `finish()` when the training ends.
 
     `members`: a communicator, or a crew.  `parameters`: float arrays by name, the same names and shapes on all ranks,
@@ -73,40 +72,32 @@ class Outer:
         self.sending = Sending(send, decay)
         self.sending.check(self.flat.dtype)
         check(every, len(self.fragments), delay, mix, weight, by)
-        self.every, self.delay, self.mix, self.weight, self.by = every, delay, mix, weight, by
+        super().__init__(len(self.fragments), every, delay, by, weight is not None)
+        self.mix, self.weight = mix, weight
         if planned is not None:
             self._warn(whole(planned, "planned") * len(self.fragments) // every)
         self.phi = np.empty(self.flat.size, self.flat.dtype)
         self.flat.read(self._order, self.phi)
         self.slots = {name: np.zeros_like(self.phi) for name in rule.slots}
-        self.steps = self.counts = self.rounds = 0
-        self._since = [0] * len(self.fragments)
-        self._steps_at = [0] * len(self.fragments)
-        self._flight: Flight | None = None
-        self._ends = self._followed = self.patient = False
-        """Do members finish?  Has this rank finished with them, in `step`?  Does it wait for who is late?"""
-        self._extra = 0
-        """Rounds that `finish` has made before they were due: the others stay due when they were."""
+        self._here: Any = None
+        """This round's ranks, and the communicator on which it is averaged."""
+        self._exposed = 0.0
+        """Seconds in which `step` waited for the round under way."""
         self._lanes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         """The thread's communicator of those ranks, for each that has had a round."""
         self._thread = Worker("hocket-outer") if delay else None
         self._settings = digest(np.frombuffer(repr(self._said()).encode(), np.uint8))
         if isinstance(self.crew, Fixed):
             self._agree(self.crew.comm)
-        while self._attempt(self._meet) is None:
-            pass
-        self._met = True  # a crew's newcomer has come in before a round of the others, and this may be due here, too
-        self._go_on()
+        self._go_on(loop.Lost())
 
     # ------------------------------------------------------------------------------------------ what users call
 
     def step(self, count: int = 1) -> Report | None:
         """After an inner step on `count` samples or tokens.  The round that has ended here, or None."""
-        if self.by == "count" and whole(count, "count") > self.every:
+        if whole(count, "count") > self.every and self.by == "count":
             raise ArgumentError(f"step({count}) counts more than every={self.every}: a round is due twice in it")
-        self.steps, self.counts = self.steps + 1, self.counts + whole(count, "count")
-        self._followed = False
-        ended = self._go_on()
+        ended = self._go_on(loop.Step(count))
         return ended[-1] if ended else None
 
     def finish(self) -> list[Report]:
@@ -114,11 +105,7 @@ class Outer:
 
         A crew waits here for members that are late, once, for its `timeout`; who comes back in time finishes with them.
         """
-        ended, followed = [], self._followed
-        if not followed:
-            self._ends = self.patient = True
-            ended = self._go_on()
-        self._followed = False
+        ended = self._go_on(loop.Finish())
         self.flat.held.check()
         self.flat.write(self._order, self.phi)
         self._warn(self.rounds)
@@ -134,89 +121,66 @@ class Outer:
 
     # ------------------------------------------------------------------------------------------ rounds
 
-    @property
-    def now(self) -> int:
-        """The time by which rounds are due."""
-        return self.steps if self.by == "steps" else self.counts
-
-    def due(self, number: int) -> int:
-        """When round `number`, 1, 2, ..., begins."""
-        return number * self.every // len(self.fragments)
-
-    @property
-    def _next(self) -> int:
-        """When the next round is due."""
-        return self.due(self.rounds + 1 - self._extra)
-
-    def _go_on(self) -> list[Report]:
-        """Begin and end what is due.  Where members finish, all is, until nobody has trained any more."""
+    def _go_on(self, event: Any) -> list[Report]:
+        """Do what is due.  The rounds that have ended."""
         ended: list[Report] = []
         try:
-            while True:
-                if self._flight is not None:
-                    if self.now < self._flight.due + self.delay and not self._ends:
-                        return ended
-                    if report := self._attempt(self._land):
-                        ended.append(report)
-                elif self.now < self._next and not self._ends:
-                    return ended
-                else:
-                    self._attempt(self._launch)
+            while not isinstance(act := self.take(event), loop.Rest):
+                began = time.perf_counter()
+                try:
+                    with self.crew.attempt(self):
+                        event = ACTS[type(act)](self, act)
+                except Again:
+                    event = loop.Lost()
+                self._exposed += time.perf_counter() - began
+                if isinstance(event, loop.Landed):
+                    ended.append(self._report(event.flight))
+            return ended
         finally:
-            self._ends = self.patient = False
+            self.rest()
 
-    def _attempt(self, act: Callable[[], Made]) -> Made | None:
-        """The result of an act; None: it was lost with a rank, and the others go on."""
-        try:
-            with self.crew.attempt(self):
-                return act()
-        except Again:
-            self._flight = None
-            return None
+    def _meet(self, act: loop.Meet) -> loop.Met:
+        """Newcomers come in, and who is behind takes the others' state."""
+        self.crew.boundary(self)
+        return loop.Met(getattr(self.crew, "words", ()))
 
-    def _launch(self) -> None:
-        """Begin the next round: in this thread, or in the loop's own, so that the caller can go on."""
-        began = time.perf_counter()
-        if not self._met:
-            self._meet()
-        self._met = False
+    def _come(self, act: loop.Come) -> loop.Here:
         comm = self.crew.present()
-        lane = comm if self._thread is None else self._apart(comm)
-        if self._finished(comm):
-            return
-        fragment = self.fragments[self.rounds % len(self.fragments)]
+        self._here = comm, comm if self._thread is None else self._apart(comm)
+        words = getattr(self.crew, "words", None)
+        if words is None:  # no crew, which has told it already
+            words = comm.share(self.word, "finish()") if self._ends else []
+        return loop.Here(words)
+
+    def _begin(self, act: loop.Begin) -> loop.Begun:
+        """In this thread, or in the loop's own, so that the caller can go on."""
+        comm, lane = self._here
+        fragment = self.fragments[act.fragment]
         phi = self.phi[fragment.span]
         gradient = np.empty_like(phi)
         self.flat.read(fragment.names, gradient)
         np.subtract(phi, gradient, out=gradient)
-        weight = self.counts - self._since[fragment.number]
-        if self.weight is None:
-            weight = self._trained
-        at = (self.counts, self.steps)
-        flight = Flight(self.rounds + 1, fragment, self._next, gradient, float(weight), at, self._members(comm))
+        flight = Flight(act.number, fragment, act.due, gradient, act.weight, act.at, self._members(comm))
         flight.wrong = self.flat.held.wrong()
         if self._thread is None:
             self._carry(comm, flight)
         else:
             flight.ended = self._thread.submit(self._carry, lane, flight)
-        flight.exposed = time.perf_counter() - began
-        self._flight = flight
+        return loop.Begun(flight)
 
-    def _land(self) -> Report:
-        """End a round: phi and theta change."""
-        flight = self._flight
-        assert flight is not None
-        began, self._flight = time.perf_counter(), None
+    def _land(self, act: loop.Land) -> loop.Landed:
+        """The end of a round: phi and theta change."""
+        flight, self._flight = self._flight, None
         if flight.ended is not None:
             flight.ended.result()
-        self.rounds, which = flight.number, flight.fragment.number
-        self._extra += self.now < flight.due
-        self._since[which], self._steps_at[which] = flight.at
         names, phi = flight.fragment.names, self.phi[flight.fragment.span]
         slots = {name: vector[flight.fragment.span] for name, vector in self.slots.items()}
         self.rule.apply(phi, flight.gradient, slots)
         self.flat.write(names, self._mixed(names, phi))
-        exposed = flight.exposed + time.perf_counter() - began
+        return loop.Landed(flight)
+
+    def _report(self, flight: Flight) -> Report:
+        exposed, self._exposed = self._exposed, 0.0
         return Report(
             self.steps, flight.fragment.number, flight.members, flight.weights, tuple(self.crew.left_out),
             flight.bytes, flight.seconds, exposed,
@@ -267,33 +231,6 @@ class Outer:
         """The members, in the order of the rows."""
         return tuple(self.crew.comm.members.index(member) for member in comm.members)
 
-    @property
-    def _trained(self) -> bool:
-        """Has this rank trained since the next fragment's last round?  Then that has the longest time behind it."""
-        return self.steps > self._steps_at[self.rounds % len(self.fragments)]
-
-    @property
-    def word(self) -> list[bool]:
-        """This rank's word at a moment of a crew: does it finish, and has it trained?"""
-        return [self._ends, self._trained]
-
-    def _finished(self, comm: Any) -> bool:
-        """Do those who are here finish, and has none of them trained since the next fragment's last round?
-
-        Collective where members finish, and are no crew that has told it already.
-        """
-        words = getattr(self.crew, "words", None)
-        if words is None:
-            words = comm.share(self.word, "finish()") if self._ends else []
-        self._follow(words)
-        self._ends = self._ends and any(trained for _, trained in words)
-        return bool(words) and not self._ends and any(ends for ends, _ in words)
-
-    def _follow(self, words: Sequence[Any]) -> None:
-        """If others finish, so does this rank: a newcomer, or one that comes back."""
-        if not self._ends and any(ends for ends, _ in words):
-            self._ends = self._followed = True
-
     def _apart(self, comm: Any) -> Any:
         """A communicator of the same ranks for the loop's thread.  Collective, the first time."""
         if comm not in self._lanes:
@@ -301,13 +238,6 @@ class Outer:
         return self._lanes[comm]
 
     # ------------------------------------------------------------------------------------------ who takes part
-
-    def _meet(self) -> bool:
-        """Come to the crew's boundary: newcomers come in, and who is behind takes the others' state."""
-        self.crew.boundary(self)
-        self.patient = False
-        self._follow(getattr(self.crew, "words", ()))
-        return True
 
     @property
     def made(self) -> dict[str, Any]:
@@ -334,22 +264,11 @@ class Outer:
         if self.delay:
             self._apart(comm)  # now, as it waits for all
 
-    @property
-    def position(self) -> int:
-        """The position, as `Replica` has it."""
-        return self.rounds
-
     def arrays(self) -> dict[str, Array]:
         return {"phi": self.phi, **self.slots}
 
-    def numbers(self) -> dict[str, Any]:
-        return {"steps": self.steps, "counts": self.counts, "rounds": self.rounds, "extra": self._extra}
-
     def load(self, numbers: dict[str, Any]) -> None:
-        self.steps, self.counts, self.rounds, self._extra = (numbers[name] for name in
-                                                             ("steps", "counts", "rounds", "extra"))  # fmt: skip
-        self._since, self._steps_at = [self.counts] * len(self._since), [self.steps] * len(self._since)
-        self._flight = None
+        super().load(numbers)
         self.flat.write(self._order, self.phi)
 
     def _warn(self, rounds: int) -> None:
@@ -360,3 +279,8 @@ class Outer:
                 f"outer momentum {momentum:g} in a training of {rounds} rounds: below {FEW} it ends worse than without "
                 "momentum; take momentum=0.5 or less, or a smaller every", stacklevel=3,
             )  # fmt: skip
+
+
+ACTS: dict[type, Callable[[Outer, Any], Any]] = {
+    loop.Meet: Outer._meet, loop.Come: Outer._come, loop.Begin: Outer._begin, loop.Land: Outer._land,
+}  # fmt: skip
