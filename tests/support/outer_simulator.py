@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from support import crew_simulator as crew
 from support.crew_simulator import LIMIT, WORK, Broken, Call, Person
 
-STEPS = 4
-"""Steps that a program makes before it finishes."""
+STEPS, STEP = 4, 1
+"""Steps that a program makes before it finishes; seconds of one: a round is shorter than the limit."""
 
 
 class Flight(NamedTuple):
@@ -52,7 +52,7 @@ class World(crew.World):
         loops, loop, code = self.loops, self._loop(who), self.code
         act = loop.take(event)
         if isinstance(act, loops.Rest):
-            who.phase, who.until = "works", self.now + WORK
+            who.phase, who.until = "works", self.now + STEP
             if who.uid in self.finishing:
                 self._finishes(who)
         elif isinstance(act, loops.Meet):

@@ -43,7 +43,7 @@ LINES: dict[str, tuple[str, str, str, int]] = {
     "who has": ("and any(trained for _, trained in event.words)", "and False", "Finish", 0),
     "the others finish, too": ("self._ends = self._followed = True", "pass", "", 14),
     "a round comes to its boundary": ("if not self._met:", "if False:", "Ending", 0),
-    "each time": ("self._met = False\n        return Come()", "return Come()", "Ending", 11),
+    "each time": ("self._met = False\n        return Come()", "return Come()", "Ending", 14),
 }  # fmt: skip
 """A line, another in its place, the law that breaks then ("": several), and a seed that shows it, tried first."""
 
