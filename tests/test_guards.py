@@ -87,6 +87,7 @@ GUARDS: dict[str, dict[str, str]] = {
         "Holder._to": "a server's address in the view; the key is proven",
         "Holder._count": "a process with too many links ends its own",
     },
+    "training/server/shards/dealing.py": {"_slice": LAYOUT},
     "training/server/shards/snapshots.py": {
         "Folder.__init__": OWN,
         "Folder.write": "own numbers, in a folder of this user's; made anew, follows no link",
@@ -99,11 +100,10 @@ GUARDS: dict[str, dict[str, str]] = {
         "Lines.apply": "the push, which was bounded", "Lines.read": "keys of a pull, which were bounded",
         "unlike": LAYOUT,
     },
-    "training/server/wire/frames.py": {
-        "text": OWN, "packed": OWN,
-        "untext": "a payload that `Holder.keeps` bounded, or a server's",
-        "unpacked": "such a payload: arrays within it, of three dtypes",
+    "training/server/shards/packing.py": {
+        "packed": OWN, "unpacked": "a payload that `Holder.keeps` bounded: arrays within it, of three dtypes",
     },
+    "training/server/wire/frames.py": {"text": OWN, "untext": "a payload that `Holder.keeps` bounded, or a server's"},
     "training/server/wire/link.py": {
         "Link.__init__": OWN,
         "Link.keys": "`Holder.keeps`, asked before; a server's answer has none",

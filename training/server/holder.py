@@ -19,6 +19,7 @@ from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.replica import Replica
 from hocket.training.server.shards.clocks import staleness
+from hocket.training.server.shards.packing import ALL, unpacked
 from hocket.training.server.shards.shard import HEAD
 from hocket.training.server.shards.snapshots import Folder
 from hocket.training.server.tables import Layout, Rows, Table
@@ -256,7 +257,10 @@ class Holder:
             return BOOKS
         if kind not in (PUSH, FORWARD, PULL):
             return 0
-        most = self.layout.longest(table, fifth & 0xFFFFFFFF, keys, codec(fifth >> 32))
+        if fifth >> 32 == ALL and not isinstance(self.layout.tables[table], Rows):
+            most = self.layout.longest_item(table)
+        else:
+            most = self.layout.longest(table, fifth & 0xFFFFFFFF, keys, codec(fifth >> 32))
         most = 0 if kind == PULL else most
         if not keys:
             self._most[kind, table, fifth] = most
@@ -270,7 +274,7 @@ class Holder:
             self._name(link, message(words, None, None))
             return
         if payload is not None and kind in (PUSH, FORWARD):
-            payload = self._values(words, payload)
+            payload = self._values(words, payload)  # type: ignore[assignment]
         replica = self.replicas.get(number)
         if replica is None or words[1] > replica.shard.generation:
             replica = self._soon(number, words[1])
@@ -340,9 +344,11 @@ class Holder:
                 raise ValueError(f"a link speaks of generation {generation}, which has not come in {SOON:g} s")
         return self.replicas.get(number)
 
-    def _values(self, words: Sequence[int], payload: Array) -> Array:
-        """A change's values as floats."""
+    def _values(self, words: Sequence[int], payload: Array) -> Array | dict[str, Array]:
+        """A change's values as floats, or all that there is of an item."""
         number, with_codec = words[0] >> 32, codec(words[5] >> 32)
+        if words[5] >> 32 == ALL:
+            return unpacked(payload)
         table = self.layout.tables[number]
         if with_codec is None:
             return payload.view(table.dtype)

@@ -12,7 +12,7 @@ from hocket.arguments import seconds, whole
 from hocket.errors import ArgumentError
 from hocket.training.server.holder import Holder
 from hocket.training.server.shards.clocks import staleness
-from hocket.training.server.tables import Table
+from hocket.training.server.tables import Range, Table
 from hocket.training.server.views import View
 
 log = logging.getLogger("hocket")
@@ -136,7 +136,10 @@ def serve(
     """
     if on is not None and comm.rank not in on:
         raise ArgumentError(f"rank {comm.rank}: only these ranks call serve(on={list(on)}); make a Client here")
-    staleness(clock)
+    bound = staleness(clock)
+    mean = [name for name, table in tables.items() if isinstance(table, Range) and table.mean]
+    if mean and bound:
+        raise ArgumentError(f'table {mean[0]!r} has mean=True, a step a clock: say clock="bsp", not {clock!r}')
     if whole(copies, "copies") not in (0, 1):
         raise ArgumentError(f"copies={copies} must be 0 or 1")
     return Server(Holder(comm, tables, on, clock, copies, snapshot, works, **how), every)

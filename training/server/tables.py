@@ -36,6 +36,10 @@ class Range:
     `optimizer`: "sum" (what is pushed is added), "put", "sgd", "momentum", "adagrad", "adam", an `Optimizer` with its
     parameters, or `f(values, pushed)` that changes `values`, a part of the array as a vector, in place.  `initial`: a
     number, or an array of the shape.  `slice`: bytes of a part that is pushed, answered and replaced as one.
+
+    `mean`, with clock="bsp": a slice steps once a clock, by the mean of all workers' pushes (of who ends the clock
+    without one, zeros; where nobody pushes, nothing steps), as soon as each has pushed or ended the clock.  A worker
+    pushes once a clock, and sees its own push in the next.  Memory: a float64 for each element.
     """
 
     shape: int | tuple[int, ...]
@@ -43,6 +47,7 @@ class Range:
     optimizer: str | Optimizer | Callable[[Array, Array], object] = "sum"
     initial: Any = 0.0
     slice: int = SLICE
+    mean: bool = False
 
     def __post_init__(self) -> None:
         self.shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else (whole(self.shape, "shape"),)
@@ -69,7 +74,8 @@ class Range:
 
     def said(self) -> str:
         """The words that all ranks have to say alike."""
-        return f"Range({self.shape}, {self.dtype}, {self.optimizer!r}, slice={self.slice})"
+        mean = ", mean=True" if self.mean else ""
+        return f"Range({self.shape}, {self.dtype}, {self.optimizer!r}, slice={self.slice}{mean})"
 
 
 @dataclasses.dataclass
@@ -210,14 +216,15 @@ class Layout:
         definition = self.tables[table]
         arrays = 2 + len(definition.optimizer.slots)  # type: ignore[union-attr]
         if isinstance(definition, Range):
+            arrays += 2 * definition.mean
             slice_ = max((part.end - part.first for part in self.parts[table]), default=0)
             return HEADING + arrays * slice_ * np.dtype(definition.dtype).itemsize
         return math.inf if definition.rows is None else HEADING + arrays * definition.nbytes(definition.rows)
 
     def overwrites(self, table: int) -> bool:
         """Do its slices keep the arrays that are pushed?"""
-        definition = self.tables[table]
-        return isinstance(definition, Range) and definition.optimizer.overwrites  # type: ignore[union-attr]
+        its = self.tables[table]
+        return isinstance(its, Range) and its.optimizer.overwrites and not its.mean  # type: ignore[union-attr]
 
     def said(self) -> str:
         """The words that all ranks have to say alike."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from hocket.training.flat import Array
 from hocket.training.server.optimizers import Optimizer
-from hocket.training.server.shards.store import Item, unlike
+from hocket.training.server.shards.store import GATHERED, ROUND, Item, unlike
 from hocket.training.server.tables import Layout, Part, shares
 
 State = Mapping[Item, Mapping[str, Array]]
@@ -41,7 +41,9 @@ def _slice(
     """Slices are pushed to at once, so what is one number (their steps) may differ only by when snapshots were made."""
     made = {}
     for name in given[0]:
-        if optimizer.slots.get(name):
+        if name in (GATHERED, ROUND):  # of workers that are gone
+            made[name] = np.zeros(2, np.int64) if name == ROUND else np.zeros(part.end - part.first)
+        elif optimizer.slots.get(name):
             made[name] = np.max([each[name] for each in given], 0)
         else:
             cuts = [slice(max(part.first - each.first, 0), part.end - each.first) for each in near]

@@ -25,8 +25,8 @@ import numpy as np
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, digest
 from hocket.training.server.shards.dealing import State, dealt, misfit
+from hocket.training.server.shards.packing import packed, unpacked
 from hocket.training.server.tables import Layout
-from hocket.training.server.wire.frames import packed, unpacked
 
 log = logging.getLogger("hocket")
 VERSION, BEFORE = "hocket-shard/2", "hocket-shard/1"

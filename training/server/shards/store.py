@@ -10,6 +10,8 @@ import numpy as np
 
 from hocket.codecs import CODECS
 from hocket.training.server.optimizers import Array, Optimizer
+from hocket.training.server.shards.packing import ALL, packed
+from hocket.training.server.shards.rounds import Round
 from hocket.training.server.tables import Layout, Part, Range, Rows, shares
 
 Item = tuple[int, int]
@@ -17,12 +19,15 @@ Item = tuple[int, int]
 
 
 class Change(NamedTuple):
-    """A push to one slice, or to rows by `keys`.  `codec`: how the values are encoded on their way (frames.py)."""
+    """A push to one slice, or to rows by `keys`.  `codec`: how the values are encoded on their way (frames.py).
+
+    `values` may be all arrays of a slice by name, which take the place of what it has.
+    """
 
     table: int
     part: int
     keys: Array | None
-    values: Array
+    values: Any
     codec: int = 0
 
 
@@ -33,6 +38,10 @@ class What(NamedTuple):
     part: int
     keys: Array | None
     codec: int = 0
+
+
+GATHERED, ROUND = "gathered", "round"
+"""Names in the dump of a slice with `mean`: the sum of what was pushed since its step, and its `Round`."""
 
 
 class Slice:
@@ -47,6 +56,10 @@ class Slice:
         self.slots = {name: np.zeros(1 if one else self.values.size, self.values.dtype)
                       for name, one in self.optimizer.slots.items()}  # fmt: skip
         self.lent = False
+        self.round = Round() if table.mean else None
+        self.gathered = np.zeros(self.values.size if table.mean else 0)
+        """float64: the order in which workers come changes hardly a bit of the mean."""
+        self.pushed = False
 
     def check(self, keys: Array | None, values: Array | None) -> str:
         if keys is not None:
@@ -58,27 +71,64 @@ class Slice:
         return "" if finite(values) else "a value that was pushed is not finite"
 
     def apply(self, keys: Array | None, values: Array) -> None:
+        if self.round is not None:
+            np.add(self.gathered, values, out=self.gathered)
+            self.pushed = True
+            return
         if self.optimizer.overwrites:
             self.values, self.lent = values, False
             return
+        self.optimizer.apply(self._own(), values, self.slots)
+
+    def step(self, clock: int, workers: int) -> None:
+        """The optimizer's, by the mean of so many workers, if some have pushed.  Back to a clock: without that."""
+        assert self.round is not None
+        if self.pushed and clock > self.round.done:
+            self.gathered /= workers
+            self.optimizer.apply(self._own(), self.gathered.astype(self.values.dtype), self.slots)
+        if self.pushed:
+            self.gathered[...], self.pushed = 0, False
+        self.round.step(clock)
+
+    def _own(self) -> Array:
+        """The values, which nobody else reads."""
         if self.lent:
             self.values, self.lent = self.values.copy(), False
-        self.optimizer.apply(self.values, values, self.slots)
+        return self.values
 
     def read(self, keys: Array | None) -> Array:
         self.lent = True
         return self.values
 
-    def dump(self) -> dict[str, Array]:
+    def state(self) -> dict[str, Array]:
+        """The values, and what the optimizer keeps."""
         return {"values": self.read(None), **{name: slot.copy() for name, slot in self.slots.items()}}
 
-    def load(self, arrays: Mapping[str, Array]) -> None:
+    def replace(self, arrays: Mapping[str, Array]) -> None:
+        """Put these in the place of that."""
         self.values, self.lent = np.array(arrays["values"]), False
         self.slots = {name: np.array(arrays[name]) for name in self.slots}
+
+    def dump(self) -> dict[str, Array]:
+        if self.round is None:
+            return self.state()
+        numbers = np.array([self.round.done, self.pushed, *sorted(self.round.given)], np.int64)
+        return {**self.state(), GATHERED: self.gathered.copy(), ROUND: numbers}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        self.replace(arrays)
+        if self.round is not None:
+            done, pushed, *given = arrays[ROUND].tolist()
+            self.round, self.pushed = Round(done), bool(pushed)
+            self.round.given.update(given)
+            self.gathered = np.array(arrays[GATHERED])
 
 
 class Lines:
     """A shard's rows of one table: those that somebody has pushed to."""
+
+    round = None
+    """It has none."""
 
     def __init__(self, table: Rows, number: int, shard: int, shards: int) -> None:
         self.table, self.shard, self.shards = table, shard, shards
@@ -157,16 +207,22 @@ class Lines:
         self.slots = {name: np.array(arrays[name]) for name in self.slots}
 
 
-def unlike(layout: Layout, shard: int, item: Item, arrays: Mapping[str, Array]) -> str:
-    """Why these arrays cannot be what this shard has of an item, as `dump` gives it, or ""."""
+def unlike(layout: Layout, shard: int, item: Item, arrays: Mapping[str, Array], of_a_user: bool = False) -> str:
+    """Why these arrays cannot be what this shard has of an item, as `dump` gives it, or "".
+
+    `of_a_user`: as `state` gives it.
+    """
     number, slice_ = item
     table = layout.tables[number]
     slots = table.optimizer.slots  # type: ignore[union-attr]
     shapes: dict[str, tuple[int, ...]]
+    kinds = {"keys": np.dtype(np.int64), GATHERED: np.dtype(np.float64), ROUND: np.dtype(np.int64)}
     if isinstance(table, Range):
         part = layout.parts[number][slice_]
         count = part.end - part.first
         shapes = {"values": (count,), **{name: (1 if one else count,) for name, one in slots.items()}}
+        if table.mean and not of_a_user:
+            shapes |= {GATHERED: (count,), ROUND: (max(2, arrays[ROUND].size if ROUND in arrays else 0),)}
     else:
         keys = arrays.get("keys", np.zeros(0, np.int64))
         count = keys.size
@@ -178,9 +234,10 @@ def unlike(layout: Layout, shard: int, item: Item, arrays: Mapping[str, Array]) 
             return f"it has rows that are not of shard {shard}"
     for name, shape in shapes.items():
         one = arrays.get(name)
-        if one is None or one.shape != shape or (name != "keys" and one.dtype != table.dtype):
+        kind = kinds.get(name, table.dtype)
+        if one is None or one.shape != shape or one.dtype != kind:
             found = "missing" if one is None else f"{one.dtype}{list(one.shape)}"
-            return f"{name} of table {layout.names[number]!r} is {found}, not {table.dtype}{list(shape)}"
+            return f"{name} of table {layout.names[number]!r} is {found}, not {kind}{list(shape)}"
     return ""
 
 
@@ -199,16 +256,49 @@ class Tables:
                 self.held[number, part.number] = Slice(table, part)
 
     def check(self, change: Change | What) -> str:
-        held = self.held.get((change[0], change[1]))
+        item = change[0], change[1]
+        held = self.held.get(item)
         if held is None:
             return f"table {change[0]} has no part {change[1]} here: the worker's tables are not the server's"
-        return held.check(change[2], change.values if isinstance(change, Change) else None)  # type: ignore[no-any-return]
+        values = change.values if isinstance(change, Change) else None
+        if isinstance(values, dict) or values is None and change.codec == ALL:
+            return self._unlike(item, values)
+        return held.check(change[2], values)  # type: ignore[no-any-return]
+
+    def _unlike(self, item: Item, state: Mapping[str, Array] | None) -> str:
+        if isinstance(self.held[item], Lines):
+            return "all of a table is for a Range, and this is Rows"
+        if state is None:
+            return ""
+        why = unlike(self._layout, self._shard, item, state, of_a_user=True)
+        bad = next((name for name, each in state.items() if not finite(each)), None)
+        return why or ("" if bad is None else f"{bad} of table {self._layout.names[item[0]]!r} is not finite")
+
+    def round(self, change: Change | What) -> tuple[Item, Round] | None:
+        """The slice and its round, if its table has `mean`, and this is no state for it."""
+        item = change[0], change[1]
+        round_ = self.held[item].round
+        is_state = isinstance(change, Change) and isinstance(change.values, dict)
+        return None if round_ is None or is_state else (item, round_)
+
+    def rounds(self) -> list[tuple[Item, Round]]:
+        return [(item, held.round) for item, held in self.held.items() if held.round is not None]
 
     def apply(self, change: Change) -> None:
-        self.held[change[0], change[1]].apply(change[2], change[3])
+        held = self.held[change[0], change[1]]
+        if isinstance(change[3], dict):
+            held.replace(change[3])
+        else:
+            held.apply(change[2], change[3])
+
+    def step(self, item: Item, clock: int, workers: int) -> None:
+        self.held[item].step(clock, workers)
 
     def read(self, what: What) -> Array:
-        values: Array = self.held[what[0], what[1]].read(what[2])
+        held = self.held[what[0], what[1]]
+        if what.codec == ALL:
+            return packed(held.state())
+        values: Array = held.read(what[2])
         return CODECS[what.codec - 1].encode(values.reshape(-1), self._key()) if what.codec else values
 
     def _key(self) -> int:
