@@ -246,7 +246,7 @@ class Served:
             table = self.client.table(self._prefix + name)
         except ArgumentError as why:
             raise ArgumentError(
-                f"parameter {name!r} is not a table of the servers: give serve and Client Served.tables(module, ...) of "
+                f"parameter {name!r} is not a table of the servers: give serve and Client Served.tables(module) of "
                 f"the same module ({why})"
             ) from None
         if not isinstance(table, Range) or tensor is not None and table.shape != tuple(tensor.shape):

@@ -15,7 +15,8 @@ from torch import nn
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.torch import Served
-from hocket.training import SGD, Adagrad, Adam, Client, Range, serve
+from hocket.torch.training import parameters
+from hocket.training import SGD, Adagrad, Adam, Client, Downpour, Range, serve
 from support.worlds import same, spread
 
 STEPS = 4
@@ -240,6 +241,30 @@ def refuses(comm: Communicator) -> None:
 
 def test_what_it_refuses() -> None:
     spread(refuses, 2, "threads")
+
+
+def downpours(comm: Communicator) -> None:
+    """A module as Downpour's parameters: alone, it learns what torch's Adagrad does."""
+    net, wanted = nn.Linear(3, 2), nn.Linear(3, 2)
+    wanted.load_state_dict(net.state_dict())
+    tables = Served.tables(net, Adagrad(0.1), mean=False)
+    with serve(comm, tables, on=[0], clock="async", works=True) as server, Client(server) as client:
+        worker = Downpour(client, parameters(net), optimizer=Adagrad(0.1), n_fetch=STEPS + 1)
+        theirs = torch.optim.Adagrad(wanted.parameters(), 0.1)
+        for step in range(STEPS):
+            for module in (net, wanted):
+                module.zero_grad()
+                x = torch.from_numpy(np.random.default_rng(step).standard_normal((4, 3)).astype(np.float32))
+                module(x).square().sum().backward()
+            worker.step({name: p.grad for name, p in net.named_parameters()})
+            theirs.step()
+        compared(net, wanted, False, "its own copy")
+        worker.finish()
+        compared(net, wanted, False, "the tables")
+
+
+def test_downpour_takes_a_module() -> None:
+    spread(downpours, 1, "threads")
 
 
 def loses(comm: Communicator) -> None:

@@ -357,10 +357,10 @@ class Client:
             self._member.span(what, began, ended)
         return result
 
-    def has_half(self, name: str) -> bool:
-        """Is half of the room for pushes and pulls left, on each way that the table's slices take?"""
+    def may_pull(self, name: str, most: int) -> bool:
+        """Are fewer pulls than `most`, and than half of the room, under way to each shard of the table?"""
         ways = {self.ways[part.shard] for part in self._parts[self.layout.number(name)]}
-        return all(2 * len(way.open) < way.most for way in ways)
+        return all(len(way.outbox.pulls) < min(most, max(1, way.most // 2)) for way in ways)
 
     def _room(self, way: Way, nbytes: int, window: int | None = None) -> None:
         """Wait until so many bytes more may be on this way."""

@@ -22,7 +22,8 @@ from hocket.training.server.worker.client import Client
 from hocket.training.server.worker.handles import Handle
 
 AHEAD = 8
-"""Slices of a shard that are pushed and not acknowledged: an acknowledgement waits behind the answers before it."""
+"""Slices of a shard that are pushed and not acknowledged, and that are asked for and not answered, at most: an
+acknowledgement waits behind the answers before it."""
 LINGER = 0.2
 """Seconds after which the thread that sends ends, if nothing is to be sent; the next one begins when something is."""
 
@@ -168,7 +169,7 @@ class Layers:
                 if not self._changed.wait_for(lambda: self._pushes or self._pulls or self._ending, LINGER):
                     self._thread = None
                     return
-                pull = bool(self._pulls) and (self._client.has_half(self._pulls[0].name) or not self._due())
+                pull = bool(self._pulls) and (self._client.may_pull(self._pulls[0].name, AHEAD) or not self._due())
                 one = heappop(self._pulls) if pull else heappop(self._pushes) if self._pushes else None
             try:
                 if one is not None:
