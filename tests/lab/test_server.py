@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.lab.server import crossover, duplex, exchange, mixed, placement, rate, stragglers
+from hocket.lab.server import cold, crossover, duplex, exchange, mixed, placement, rate, stragglers
 from hocket.system.namespaces.hosts import hosts, refusal
 from hocket.system.namespaces.switch import switch
 
@@ -59,6 +59,14 @@ def test_a_model_is_pushed_and_pulled_beside_others() -> None:
     assert {"ZMQ", "gRPC, encoded", "hocket, a server, shm"} <= set(names)
     assert all(row["seconds"] > 0 for row in rows) and len(exchange.table(rows, 1 << 16)) == 2 + len(rows)
     assert len(exchange.verdicts(rows, between_hosts=False)) == len(exchange.WANTED)
+
+
+def test_rows_in_memory_and_in_a_file() -> None:
+    rows = cold.asked(rows=4000, width=4, room=1024 * 16, batch=100, seconds=0.05)
+    assert [row["what"] for row in rows] == [
+        "pushed, new", "pulled, in memory", "pulled, in the file", "pulled, of all", "pushed, of all",
+    ]  # fmt: skip
+    assert all(row["rows"] > 0 for row in rows)
 
 
 def test_what_is_wanted_of_an_exchange() -> None:

@@ -49,6 +49,8 @@ class Sets:
     def load(self, item: Any, value: Any) -> None:
         self.held[item] = value
 
+    def clear(self) -> None: ...
+
     def round(self, what: Any) -> tuple[Any, Round] | None:
         return None
 
@@ -77,12 +79,11 @@ class Means(Sets):
         return [*self.gathered[item], *(change for _, _, changes in self.held[item] for change in changes)]
 
     def dump(self, item: Any) -> Any:
-        return self.held[item], self.gathered[item], self.of[item].done, frozenset(self.of[item].given)
+        return self.held[item], self.gathered[item], tuple(self.of[item].numbers())
 
     def load(self, item: Any, value: Any) -> None:
-        self.held[item], self.gathered[item], done, given = value
-        self.of[item] = Round(done)
-        self.of[item].given.update(given)
+        self.held[item], self.gathered[item], numbers = value
+        self.of[item] = Round.restored(numbers)
 
     def round(self, what: Any) -> tuple[Any, Round] | None:
         return what[0], self.of[what[0]]

@@ -64,7 +64,7 @@ class Holder:
 
     def __init__(
         self, comm: Any, tables: Mapping[str, Table], on: Sequence[int] | None, clock: str, copies: int,
-        snapshot: str | None, works: bool, **how: Any,
+        snapshot: str | None, works: bool, cold: str | None = None, **how: Any,
     ) -> None:  # fmt: skip
         self.named, self.works = drawn(), works
         self.uid = self.named.uid
@@ -73,6 +73,7 @@ class Holder:
         self._shards = 0 if on is None else len(on)
         self.layout = Layout(tables, self._shards or 1)
         self.folder = None if snapshot is None else Folder(snapshot)
+        self._cold = cold
         self._most: dict[tuple[int, int, int], float] = {}
         """Bytes of the longest frames, worked out of the layout (`_longest`)."""
         self.replicas: dict[int, Replica] = {}
@@ -153,7 +154,7 @@ class Holder:
             return
         replica = self.replicas.get(number)
         if replica is None:
-            replica = Replica(self.layout, number, staleness(self._clock), whole=head == self.uid)
+            replica = Replica(self.layout, number, staleness(self._clock), head == self.uid, self._cold)
             if head == self.uid and self.folder is not None:
                 replica.restore(self.folder)
             self.replicas[number] = replica

@@ -58,6 +58,8 @@ class Store(Protocol):
         """The value in the form that `load` takes; later changes do not touch it."""
 
     def load(self, item: Any, value: Any) -> None: ...
+    def clear(self) -> None:
+        """All items come."""
 
 
 class Shard:
@@ -197,14 +199,17 @@ class Shard:
         for item, round_ in rounds:
             clock = round_.next(self.clocks.at)
             if clock > round_.done:
-                workers = len(round_.given.union(self.clocks.at))
-                out += self._ordered(Push(self.generation, SELF, clock, Step(item, clock, workers)))
+                step = Step(item, clock, round_.workers(self.clocks.at))
+                out += self._ordered(Push(self.generation, SELF, clock, step))
                 out += self._answers(item)
         return out
 
     def _apply(self, push: Push) -> None:
         change = push.change
         if type(change) is Clock:
+            if push.worker not in self.applied and change.clock is not None:
+                for _, round_ in self.store.rounds():
+                    round_.comes(push.worker, change.clock)
             self.clocks.set(push.worker, change.clock)
         else:
             self._change(push)
@@ -319,6 +324,8 @@ class Shard:
     # --- the copy
 
     def _begin(self, begin: say.Begin) -> Out:
+        if not self.whole:
+            self.store.clear()
         return [(HEAD, say.At(self.generation, self.order if self.whole else None))]
 
     def _item(self, item: say.Item) -> Out:

@@ -17,8 +17,8 @@ from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.serve import Server
 from hocket.training.server.shards.packing import ALL
-from hocket.training.server.shards.store import Change, What, finite
-from hocket.training.server.tables import LONGEST, Layout, Part, Range, Rows, Table, as_keys, shares
+from hocket.training.server.shards.store import Change, What
+from hocket.training.server.tables import LONGEST, Layout, Part, Range, Rows, Table, as_keys, finite, shares
 from hocket.training.server.views import Says
 from hocket.training.server.wire.messages import drawn
 from hocket.training.server.worker.encoding import Encoder, as_values, wire_codec
