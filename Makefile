@@ -159,6 +159,7 @@ orders: $(VENV)/test.stamp
 # A parameter server whose servers and workers are killed 1,000 times in 10^5 pushes: nothing is lost or counted twice.
 kills: $(VENV)/test.stamp
 	$(BIN)/python -m hocket.conformance.kills --seed $(SEED)
+	$(BIN)/python -m hocket.conformance.kills --seed $(SEED) --pushes 30000 --kills 300 --module
 
 # Elastic jobs whose members are killed, stopped, cut off and replaced, on hosts that are network namespaces (as root):
 # 1,000 events in a quarter of an hour, 20,000 in five hours.

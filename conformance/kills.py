@@ -1,6 +1,7 @@
 """Is anything lost where servers and workers are killed?  copies=1: two servers, three workers, 1,000 kills.
 
     python -m hocket.conformance.kills [--pushes 100000] [--kills 1000] [--servers 2] [--workers 3] [--seed 1]
+                                       [--module]
 
 Each worker pushes (1, number of the push) to 8 rows of its own, one push after the other, and writes down what it began
 and what was acknowledged.  Who is killed is replaced.  A server, or a server and a worker together, is killed once all
@@ -8,6 +9,10 @@ shards are on two servers; a worker at any time.  At the end a row must have the
 acknowledged, or one more where its worker was killed, and the sum of exactly these numbers.  Failover: from the kill
 until each living worker has had two more pushes acknowledged.  Exit code 1: a push was lost or counted twice, or
 nothing moved for a minute.  The ranks are this file again, with the argument `rank`.
+
+Most rows lie in a file: workers push zeros to so many others that their table's room does not hold them.  `--module`:
+with clock="bsp", as `hocket.torch.Served` has it, each worker also pushes ones to a table with mean=True and ends a
+clock.  At each clock all of its elements must be the number of clocks.
 """
 
 from __future__ import annotations
@@ -30,10 +35,15 @@ from hocket.conformance.jobs.trial import listen, say
 from hocket.training import Client, Range, Rows, serve
 from hocket.training.server.tables import Table
 
-ROLE = "KILLS_ROLE"
+ROLE, MODULE = "KILLS_ROLE", "KILLS_MODULE"
 ROWS = 8
 """Rows of each worker: they are on all shards."""
-TABLES: dict[str, Table] = {"e": Rows(2, dtype="float64", scale=0.0), "w": Range(4096)}
+ROOM = 1024 * 16
+"""Bytes: of the least number of rows."""
+TABLES: dict[str, Table] = {"e": Rows(2, dtype="float64", scale=0.0, room=ROOM), "w": Range(4096)}
+MEAN: dict[str, Table] = {"m": Range(4096, dtype="float64", slice=4096, mean=True)}
+OTHERS, SWEPT, EVERY = 10**6 + np.arange(8192), 256, 4
+"""Rows of nobody; so many of them are pushed with each fourth push."""
 GENERATION, WHOLE, BEGUN, DONE, STOPPED, WORDS = range(6)
 """A process's words on the board; the first row is the launcher's own."""
 STOP, JUDGE = 0, 1
@@ -70,25 +80,34 @@ def rank(servers: str) -> None:
     role = os.environ.get(ROLE) or ("server" if me < int(servers) else "worker")
     comm = hocket.init(elastic=True, timeout=HANG)
     first = range(int(servers)) if me == comm.rank and not os.environ.get(ROLE) else None
-    (_serves if role == "server" else _works)(comm, me, all_rows, first)
+    module = bool(os.environ.get(MODULE))
+    (_serves if role == "server" else _works)(comm, me, all_rows, first, module)
 
 
-def _serves(comm: Any, me: int, board: Any, first: Any) -> None:
-    server = serve(comm, TABLES, on=first, clock="async", copies=1)
+def _serves(comm: Any, me: int, board: Any, first: Any, module: bool) -> None:
+    tables, clock = ({**TABLES, **MEAN}, "bsp") if module else (TABLES, "async")
+    server = serve(comm, tables, on=first, clock=clock, copies=1)
     while not server.wait(0.002):
         if server.view is not None:
             board[me + 1, GENERATION] = server.view.generation
             board[me + 1, WHOLE] = server.whole
 
 
-def _works(comm: Any, me: int, board: Any, first: Any) -> None:
-    row, keys = board[me + 1], np.arange(me * ROWS, (me + 1) * ROWS)
-    with Client(comm, TABLES, timeout=HANG) as client:
+def _works(comm: Any, me: int, board: Any, first: Any, module: bool) -> None:
+    row, keys, dice = board[me + 1], np.arange(me * ROWS, (me + 1) * ROWS), np.random.default_rng(me)
+    with Client(comm, {**TABLES, **MEAN} if module else TABLES, timeout=HANG) as client:
         while not board[0, STOP]:
             row[BEGUN] += 1
             client.push("e", np.tile((1.0, float(row[BEGUN])), (ROWS, 1)), rows=keys)
             row[DONE] += 1
             row[GENERATION] = client.generation
+            if row[DONE] % EVERY == 0:
+                client.push("e", np.zeros((SWEPT, 2)), rows=dice.choice(OTHERS, SWEPT, replace=False))
+            if module:
+                client.push("m", np.ones(4096), async_op=True)
+                clock, seen = client.tick(), client.pull("m")
+                if not np.all(seen == clock):
+                    raise SystemExit(f"at clock {clock} a table of means has {np.unique(seen)}")
         row[STOPPED] = 1
         while not board[0, JUDGE]:
             time.sleep(LOOK)
@@ -107,9 +126,9 @@ class Trouble(Exception):
 class Cluster(ElasticTrial):
     """The servers, then the workers; `kinds` has what each process is."""
 
-    def __init__(self, servers: int, workers: int, most: int) -> None:
+    def __init__(self, servers: int, workers: int, most: int, module: bool) -> None:
         words = [sys.executable, "-m", "hocket.conformance.kills", "rank", str(servers)]
-        super().__init__(words, servers + workers, "shm", (), ())
+        super().__init__(words, servers + workers, "shm", (), (), **({MODULE: "1"} if module else {}))
         self.board = board_of(self.directory, most)
         self.kinds = ["server"] * servers + ["worker"] * workers
         self.servers = servers
@@ -186,11 +205,13 @@ def kill(cluster: Cluster, victims: list[int]) -> float:
     )
 
 
-def run(pushes: int, kills: int, servers: int = 2, workers: int = 3, seed: int = 1) -> tuple[int, list[Kill]]:
+def run(
+    pushes: int, kills: int, servers: int = 2, workers: int = 3, seed: int = 1, module: bool = False
+) -> tuple[int, list[Kill]]:
     """The number of pushes that were acknowledged, and the cost of each kill.  Trouble: see the head of this file."""
     dice = random.Random(seed)
     done: list[Kill] = []
-    cluster = Cluster(servers, workers, servers + workers + 2 * kills)
+    cluster = Cluster(servers, workers, servers + workers + 2 * kills, module)
     with cluster:
         cluster.until(cluster.steady, "the start")
         killed = 0
@@ -252,6 +273,7 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--module", action="store_true", help="a table of means, too")
     options = parser.parse_args()
     try:
         print(table(*run(**vars(options))))

@@ -33,6 +33,7 @@ GROWS = {"json.loads", "np.empty", "np.zeros", "np.frombuffer", "bytearray", "fi
 OWN = "a name, a number or a size of this process's own, or of its user's program"
 PLACE = "a connection, which proves the key both ways and says where it was dialled; `makes_sense` has seen the address"
 LAYOUT = "the tables, which every process has from its own program"
+GROWING = "rows that were pushed, 1 GiB a push: a table without `rows=` grows with its keys"
 FILE = "read by one whose file it is: bounded by bytes, rows and names (tests/observe/test_files.py)"
 GUARDS: dict[str, dict[str, str]] = {
     "control/elastic/entering.py": {
@@ -87,6 +88,15 @@ GUARDS: dict[str, dict[str, str]] = {
         "Holder._to": "a server's address in the view; the key is proven",
         "Holder._count": "a process with too many links ends its own",
     },
+    "training/server/shards/dealing.py": {"_slice": LAYOUT},
+    "training/server/shards/cold.py": {"Cold.read": "rows that are there, as many as the room of their table has"},
+    "training/server/shards/index.py": dict.fromkeys(("Index.__init__", "Index.add"), GROWING),
+    "training/server/shards/lines.py": {
+        "Lines.clear": "the room that the table's declaration gives", "_longer": GROWING,
+        **dict.fromkeys(("Lines.apply", "Lines._placed"), "the push, which was bounded"),
+        **dict.fromkeys(("Lines.read", "Lines._lines"), "keys of a pull, which were bounded, or an item's"),
+        **dict.fromkeys(("Saving.__init__", "Saving.restored"), OWN),
+    },
     "training/server/shards/snapshots.py": {
         "Folder.__init__": OWN,
         "Folder.write": "own numbers, in a folder of this user's; made anew, follows no link",
@@ -94,16 +104,12 @@ GUARDS: dict[str, dict[str, str]] = {
         "Folder._read": "such a name, no link; the length is compared before it is read",
     },
     "training/server/shards/store.py": {
-        "Slice.__init__": LAYOUT,
-        "Lines._room": "rows that were pushed, 1 GiB a push: a table without `rows=` grows with its keys",
-        "Lines.apply": "the push, which was bounded", "Lines.read": "keys of a pull, which were bounded",
-        "unlike": LAYOUT,
+        "Slice.__init__": LAYOUT, "unlike": LAYOUT,
     },
-    "training/server/wire/frames.py": {
-        "text": OWN, "packed": OWN,
-        "untext": "a payload that `Holder.keeps` bounded, or a server's",
-        "unpacked": "such a payload: arrays within it, of three dtypes",
+    "training/server/shards/packing.py": {
+        "packed": OWN, "unpacked": "a payload that `Holder.keeps` bounded: arrays within it, of three dtypes",
     },
+    "training/server/wire/frames.py": {"text": OWN, "untext": "a payload that `Holder.keeps` bounded, or a server's"},
     "training/server/wire/link.py": {
         "Link.__init__": OWN,
         "Link.keys": "`Holder.keeps`, asked before; a server's answer has none",

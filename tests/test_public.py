@@ -64,13 +64,13 @@ NAMES = {
     """,
     "hocket.training": """
         Adagrad Adam Again Average Change Client ColumnParallel Crew Delayed DiLoCo Downpour Experts Flat Handle
-        LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica Report RowParallel
+        Layers LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica Report RowParallel
         Rows Rule SGD Scheduler Server Setting Sharded SparseLoCo Staged StreamingDiLoCo Timing Tuned digest
         serve tune
     """,
     "hocket.torch": """
-        Checkpointed DistributedOptimizer ServedEmbedding bf16_compress_hook check compress into_trace is_loss
-        monitored_barrier redistribute register renew use with_arrays with_tensors
+        Checkpointed DistributedOptimizer Served ServedEmbedding bf16_compress_hook check compress into_trace
+        is_loss monitored_barrier redistribute register renew use with_arrays with_tensors
     """,
     "hocket.horovod.torch": """
         Adasum Average Compression DistributedOptimizer HorovodInternalError HostsUpdatedInterrupt Max Min

@@ -42,11 +42,13 @@ from hocket.training.server.tables import Range, Rows
 from hocket.training.server.worker.client import Client
 from hocket.training.server.worker.downpour import Downpour
 from hocket.training.server.worker.handles import Handle
+from hocket.training.server.worker.layers import Layers
 from hocket.training.server.worker.staging import Staged
 
 __all__ = [
     "Adagrad", "Adam", "Again", "Average", "Change", "Client", "ColumnParallel", "Crew", "Delayed", "DiLoCo",
-    "Downpour", "Experts", "Flat", "Handle", "LocalSGD", "Mesh", "Momentum", "NoLoCo", "Optimizer", "Outer", "Pipeline",
-    "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows", "Rule", "SGD", "Scheduler", "Server",
-    "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing", "Tuned", "digest", "serve", "tune",
+    "Downpour", "Experts", "Flat", "Handle", "Layers", "LocalSGD", "Mesh", "Momentum", "NoLoCo", "Optimizer", "Outer",
+    "Pipeline", "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows", "Rule", "SGD", "Scheduler",
+    "Server", "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing", "Tuned", "digest", "serve",
+    "tune",
 ]  # fmt: skip

@@ -8,8 +8,8 @@ Importing torch makes the name known (the entry point `torch.backends`); where t
     errors.py        hocket's errors, of classes that torch's users catch
     callers.py       errors name no lines of torch's
     compressed/      gradients of DDP and FSDP2 with fewer bits
-    training/        DistributedOptimizer; ServedEmbedding; a module's parameters for `hocket.training`; callbacks of
-                     Lightning and Hugging Face's Trainer
+    training/        DistributedOptimizer; Served and ServedEmbedding; a module's parameters for `hocket.training`;
+                     callbacks of Lightning and Hugging Face's Trainer
     functions.py     collectives through which gradients flow: what models are made of
     elastic.py       the default group of a communicator, and of the next generation's
     layouts.py       DTensors on another mesh
@@ -32,16 +32,19 @@ from hocket.torch.register import register
 if TYPE_CHECKING:
     from hocket.torch.compressed.sharded import Checkpointed as Checkpointed
     from hocket.torch.layouts import redistribute as redistribute
+    from hocket.torch.training.module import Served as Served
     from hocket.torch.training.optimizer import DistributedOptimizer as DistributedOptimizer
     from hocket.torch.training.served import ServedEmbedding as ServedEmbedding
 
 __all__ = [
-    "Checkpointed", "DistributedOptimizer", "ServedEmbedding", "bf16_compress_hook", "check", "compress", "into_trace",
-    "is_loss", "monitored_barrier", "redistribute", "register", "renew", "use", "with_arrays", "with_tensors",
+    "Checkpointed", "DistributedOptimizer", "Served", "ServedEmbedding", "bf16_compress_hook", "check", "compress",
+    "into_trace", "is_loss", "monitored_barrier", "redistribute", "register", "renew", "use", "with_arrays",
+    "with_tensors",
 ]  # fmt: skip
 LATER = {
     "Checkpointed": "compressed.sharded",
     "DistributedOptimizer": "training.optimizer",
+    "Served": "training.module",
     "ServedEmbedding": "training.served",
     "redistribute": "layouts",
 }

@@ -19,6 +19,7 @@ from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.replica import Replica
 from hocket.training.server.shards.clocks import staleness
+from hocket.training.server.shards.packing import ALL, unpacked
 from hocket.training.server.shards.shard import HEAD
 from hocket.training.server.shards.snapshots import Folder
 from hocket.training.server.tables import Layout, Rows, Table
@@ -63,7 +64,7 @@ class Holder:
 
     def __init__(
         self, comm: Any, tables: Mapping[str, Table], on: Sequence[int] | None, clock: str, copies: int,
-        snapshot: str | None, works: bool, **how: Any,
+        snapshot: str | None, works: bool, cold: str | None = None, **how: Any,
     ) -> None:  # fmt: skip
         self.named, self.works = drawn(), works
         self.uid = self.named.uid
@@ -72,6 +73,7 @@ class Holder:
         self._shards = 0 if on is None else len(on)
         self.layout = Layout(tables, self._shards or 1)
         self.folder = None if snapshot is None else Folder(snapshot)
+        self._cold = cold
         self._most: dict[tuple[int, int, int], float] = {}
         """Bytes of the longest frames, worked out of the layout (`_longest`)."""
         self.replicas: dict[int, Replica] = {}
@@ -152,7 +154,7 @@ class Holder:
             return
         replica = self.replicas.get(number)
         if replica is None:
-            replica = Replica(self.layout, number, staleness(self._clock), whole=head == self.uid)
+            replica = Replica(self.layout, number, staleness(self._clock), head == self.uid, self._cold)
             if head == self.uid and self.folder is not None:
                 replica.restore(self.folder)
             self.replicas[number] = replica
@@ -256,7 +258,10 @@ class Holder:
             return BOOKS
         if kind not in (PUSH, FORWARD, PULL):
             return 0
-        most = self.layout.longest(table, fifth & 0xFFFFFFFF, keys, codec(fifth >> 32))
+        if fifth >> 32 == ALL and not isinstance(self.layout.tables[table], Rows):
+            most = self.layout.longest_item(table)
+        else:
+            most = self.layout.longest(table, fifth & 0xFFFFFFFF, keys, codec(fifth >> 32))
         most = 0 if kind == PULL else most
         if not keys:
             self._most[kind, table, fifth] = most
@@ -270,7 +275,7 @@ class Holder:
             self._name(link, message(words, None, None))
             return
         if payload is not None and kind in (PUSH, FORWARD):
-            payload = self._values(words, payload)
+            payload = self._values(words, payload)  # type: ignore[assignment]
         replica = self.replicas.get(number)
         if replica is None or words[1] > replica.shard.generation:
             replica = self._soon(number, words[1])
@@ -340,9 +345,11 @@ class Holder:
                 raise ValueError(f"a link speaks of generation {generation}, which has not come in {SOON:g} s")
         return self.replicas.get(number)
 
-    def _values(self, words: Sequence[int], payload: Array) -> Array:
-        """A change's values as floats."""
+    def _values(self, words: Sequence[int], payload: Array) -> Array | dict[str, Array]:
+        """A change's values as floats, or all that there is of an item."""
         number, with_codec = words[0] >> 32, codec(words[5] >> 32)
+        if words[5] >> 32 == ALL:
+            return unpacked(payload)
         table = self.layout.tables[number]
         if with_codec is None:
             return payload.view(table.dtype)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hocket.errors import Error
+from hocket.training.server.optimizers import Array
 from hocket.training.server.shards.clocks import Clocks
+from hocket.training.server.shards.dealing import Lazy
 from hocket.training.server.shards.shard import COPY, Shard
 from hocket.training.server.shards.snapshots import Book, Folder
 from hocket.training.server.shards.store import Tables
@@ -39,9 +42,10 @@ Out = list[tuple[int, Any]]
 class Replica:
     """`whole`: it holds the shard, from the beginning or from a snapshot."""
 
-    def __init__(self, layout: Layout, number: int, bound: float, whole: bool) -> None:
+    def __init__(self, layout: Layout, number: int, bound: float, whole: bool, cold: str | None = None) -> None:
         self.layout, self.number, self.lock = layout, number, threading.Lock()
-        self.tables = Tables(layout, number)
+        self._saving = threading.Lock()
+        self.tables = Tables(layout, number, cold)
         self.shard = Shard(self.tables, Clocks(bound), whole)
         self.copy: Link | None = None
         """To the copy, if this is the head."""
@@ -128,11 +132,26 @@ class Replica:
 
     def save(self, folder: Folder) -> int:
         """Write one.  How many changes it has."""
+        with self._saving:
+            return self._save(folder)
+
+    def _save(self, folder: Folder) -> int:
         with self.lock:
             shard = self.shard
-            state = {item: self.tables.dump(item) for item in self.tables.items()}
+            saved = Lazy({item: self._locked(call) for item, call in self.tables.save().items()})
             kept = Book(shard.order, dict(shard.applied), dict(shard.clocks.at))
-        folder.write(self.layout, self.number, kept, state)
+        try:
+            folder.write(self.layout, self.number, kept, saved)
+        finally:
+            with self.lock:
+                self.tables.end_save()
         with self.lock:
             self.shard.take(Kept(kept.applied))
         return kept.order
+
+    def _locked(self, call: Callable[[], Mapping[str, Array]]) -> Callable[[], Mapping[str, Array]]:
+        def read() -> Mapping[str, Array]:
+            with self.lock:
+                return call()
+
+        return read

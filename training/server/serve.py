@@ -12,7 +12,7 @@ from hocket.arguments import seconds, whole
 from hocket.errors import ArgumentError
 from hocket.training.server.holder import Holder
 from hocket.training.server.shards.clocks import staleness
-from hocket.training.server.tables import Table
+from hocket.training.server.tables import Range, Table
 from hocket.training.server.views import View
 
 log = logging.getLogger("hocket")
@@ -116,7 +116,7 @@ class Server:
 
 def serve(
     comm: Any, tables: Mapping[str, Table], *, on: Sequence[int] | None = None, clock: str = "bsp", copies: int = 0,
-    snapshot: str | None = None, every: float | None = None, works: bool = False, **how: Any,
+    snapshot: str | None = None, every: float | None = None, cold: str | None = None, works: bool = False, **how: Any,
 ) -> Server:  # fmt: skip
     """Hold shards of these tables on this rank.  The ranks of `on` call it; all others make a `Client`.
 
@@ -129,6 +129,8 @@ def serve(
     - `snapshot`: a folder that all servers see, of this user alone.  Every `every` seconds, and at the end, each server
       writes its shards; a shard that no server holds begins with the newest.  What cannot be written is logged, and
       tried again; at the end it is an error.
+    - `cold`: a folder of this server for rows that exceed their table's `room`, in files without a name, which end with
+      it; None: TMPDIR, or /var/tmp.
     - `works`: this rank makes a `Client(server)`, too: `with server, Client(server) as client:`.
     - the rest: as in `hocket.listen` (secret, iface, encrypt, transport); `iface` is that of `comm` if none is given.
 
@@ -136,7 +138,10 @@ def serve(
     """
     if on is not None and comm.rank not in on:
         raise ArgumentError(f"rank {comm.rank}: only these ranks call serve(on={list(on)}); make a Client here")
-    staleness(clock)
+    bound = staleness(clock)
+    mean = [name for name, table in tables.items() if isinstance(table, Range) and table.mean]
+    if mean and bound:
+        raise ArgumentError(f'table {mean[0]!r} has mean=True, a step a clock: say clock="bsp", not {clock!r}')
     if whole(copies, "copies") not in (0, 1):
         raise ArgumentError(f"copies={copies} must be 0 or 1")
-    return Server(Holder(comm, tables, on, clock, copies, snapshot, works, **how), every)
+    return Server(Holder(comm, tables, on, clock, copies, snapshot, works, cold, **how), every)

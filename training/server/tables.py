@@ -23,6 +23,10 @@ SHARES = 1024
 SLICE = 1 << 20
 """Bytes of a slice, at most."""
 DTYPES = ("float32", "float64")
+CHUNK = 1 << 13
+"""Rows that are one item: of a snapshot, and of what is sent to a copy."""
+LEAST = 1024
+"""Rows that a table's room has to hold."""
 LAST = 2**63 - 1
 """The largest key."""
 LONGEST = 1 << 30
@@ -36,6 +40,10 @@ class Range:
     `optimizer`: "sum" (what is pushed is added), "put", "sgd", "momentum", "adagrad", "adam", an `Optimizer` with its
     parameters, or `f(values, pushed)` that changes `values`, a part of the array as a vector, in place.  `initial`: a
     number, or an array of the shape.  `slice`: bytes of a part that is pushed, answered and replaced as one.
+
+    `mean`, with clock="bsp": a slice steps once a clock, by the mean of all workers' pushes (of who ends the clock
+    without one, zeros; where nobody pushes, nothing steps), as soon as each has pushed or ended the clock.  A worker
+    pushes once a clock, and sees its own push in the next.  Memory: a float64 for each element.
     """
 
     shape: int | tuple[int, ...]
@@ -43,6 +51,7 @@ class Range:
     optimizer: str | Optimizer | Callable[[Array, Array], object] = "sum"
     initial: Any = 0.0
     slice: int = SLICE
+    mean: bool = False
 
     def __post_init__(self) -> None:
         self.shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else (whole(self.shape, "shape"),)
@@ -69,7 +78,8 @@ class Range:
 
     def said(self) -> str:
         """The words that all ranks have to say alike."""
-        return f"Range({self.shape}, {self.dtype}, {self.optimizer!r}, slice={self.slice})"
+        mean = ", mean=True" if self.mean else ""
+        return f"Range({self.shape}, {self.dtype}, {self.optimizer!r}, slice={self.slice}{mean})"
 
 
 @dataclasses.dataclass
@@ -79,6 +89,9 @@ class Rows:
     A row that nobody has pushed to has its initial value: uniform in -scale to scale, by the seed and its key alone;
     `scale` is 1 / sqrt(width) by default.  `optimizer`: as in `Range`; it sees the pushed rows as a matrix, each key
     once: what one push has for a key several times is added up first.
+
+    `room`: bytes of rows, with what their optimizer keeps, that a shard has in memory, at most; those that were not
+    used for longest lie in a file (`serve(cold=)`).  None: all are in memory.  Beside it a row costs 30 to 60 bytes.
     """
 
     width: int
@@ -87,12 +100,21 @@ class Rows:
     rows: int | None = None
     seed: int = 0
     scale: float | None = None
+    room: int | None = None
 
     def __post_init__(self) -> None:
         self.dtype, self.optimizer = checked(self.dtype), optimizer(self.optimizer)
         if whole(self.width, "width") < 1 or (self.rows is not None and whole(self.rows, "rows") < 1):
             raise ArgumentError(f"width={self.width} and rows={self.rows} must be at least 1")
         self.scale = 1 / math.sqrt(self.width) if self.scale is None else self.scale
+        if self.room is not None and whole(self.room, "room") < (least := LEAST * self.line):
+            raise ArgumentError(f"room={self.room} must hold {LEAST} rows and their optimizer's part: {least} bytes")
+
+    @property
+    def line(self) -> int:
+        """Bytes of a row with what its optimizer keeps."""
+        columns = [1 if one else self.width for one in self.optimizer.slots.values()]  # type: ignore[union-attr]
+        return (self.width + sum(columns)) * np.dtype(self.dtype).itemsize
 
     def unknown(self, keys: Array) -> str:
         """Which of the keys there cannot be, or ""."""
@@ -103,6 +125,8 @@ class Rows:
 
     def began(self, keys: Array) -> Array:
         """These rows' values at the beginning."""
+        if not self.scale:
+            return np.zeros((keys.size, self.width), self.dtype)
         cells = keys.astype(np.uint64)[:, None] * np.uint64(self.width) + np.arange(self.width, dtype=np.uint64)
         start = np.uint64(self.seed * 0x9E3779B97F4A7C15 % 2**64)
         random = (mixed(cells + start) >> np.uint64(11)) * 2.0**-53
@@ -205,19 +229,20 @@ class Layout:
             count = 0 if keys else slice_.end - slice_.first
         return codec.nbytes(count) if codec is not None else count * np.dtype(definition.dtype).itemsize
 
-    def longest_item(self, table: int) -> float:
-        """Bytes of a part with what its optimizer keeps, as it comes to a copy; of rows without a number no limit."""
+    def longest_item(self, table: int) -> int:
+        """Bytes of a part with what its optimizer keeps, as it comes to a copy."""
         definition = self.tables[table]
         arrays = 2 + len(definition.optimizer.slots)  # type: ignore[union-attr]
         if isinstance(definition, Range):
+            arrays += 2 * definition.mean
             slice_ = max((part.end - part.first for part in self.parts[table]), default=0)
             return HEADING + arrays * slice_ * np.dtype(definition.dtype).itemsize
-        return math.inf if definition.rows is None else HEADING + arrays * definition.nbytes(definition.rows)
+        return HEADING + arrays * definition.nbytes(CHUNK)
 
     def overwrites(self, table: int) -> bool:
         """Do its slices keep the arrays that are pushed?"""
-        definition = self.tables[table]
-        return isinstance(definition, Range) and definition.optimizer.overwrites  # type: ignore[union-attr]
+        its = self.tables[table]
+        return isinstance(its, Range) and its.optimizer.overwrites and not its.mean  # type: ignore[union-attr]
 
     def said(self) -> str:
         """The words that all ranks have to say alike."""
@@ -229,3 +254,9 @@ def checked(dtype: Any) -> str:
     if name not in DTYPES:
         raise ArgumentError(f"dtype={dtype!r} is unknown; {choices(name, DTYPES)}")
     return name
+
+
+def finite(values: Array) -> bool:
+    """The sum of squares of finite numbers may overflow, so a sum that is not finite is looked at again."""
+    flat = values if values.ndim == 1 else values.reshape(-1)
+    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())

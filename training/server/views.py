@@ -85,7 +85,8 @@ def refused(words: Sequence[Any], previous: Sequence[int | None]) -> dict[int, s
         if each is None or rank in old:
             continue
         if each.tables != first.tables:
-            wrong[rank] = f"the ranks' tables differ: the members' are {first.tables}  /  its own {each.tables}"
+            members, its = apart(first.tables, each.tables)
+            wrong[rank] = f"the ranks' tables differ: the members' are {members}  /  its own {its}"
         elif each.shards and each.settings and (each.shards, each.settings) != (first.shards, first.settings):
             ours = f"{first.settings} of {first.shards} servers"
             wrong[rank] = f"the members' settings are {ours}, its own {each.settings} of {each.shards}"
@@ -159,4 +160,17 @@ def _agree(said: Sequence[Says], known: Sequence[Says], who: str) -> None:
     tables = {each.tables for each in said}
     if len(tables) > 1:
         by_rank = {rank: each.tables for rank, each in enumerate(said)}
-        raise MismatchError(f"{who}: the ranks' tables differ: {'  /  '.join(sorted(tables))}", by_rank)
+        here, there = apart(*sorted(tables)[:2])
+        raise MismatchError(f"{who}: the ranks' tables differ: {here}  /  {there}", by_rank)
+
+
+def apart(here: str, there: str) -> tuple[str, str]:
+    """The first tables that one has and the other has not, or has otherwise; a model may have hundreds.
+
+    >>> apart("a: Range((1,)); b: Range((2,))", "a: Range((1,)); b: Range((3,))")
+    ('b: Range((2,))', 'b: Range((3,))')
+    """
+    ours, theirs = here.split("; "), there.split("; ")
+    pairs = (ours, set(theirs)), (theirs, set(ours))
+    first, second = (next((each for each in its if each not in known), "no such table") for its, known in pairs)
+    return first, second

@@ -6,6 +6,7 @@
     forward.py      modules wait each for its own parameters, and step them
     hooks.py        hooks that end with their owner, and are not copied with a model
     parameters.py   a module's parameters as outer loops take them; the communicator of a process group
+    module.py       a module whose parameters servers hold
     served.py       an embedding whose rows servers hold
     tensor.py       linear layers that are cut among ranks
     pipeline.py     modules as stages of a pipeline

@@ -110,7 +110,7 @@ def heard_while_answers_wait(comm: Communicator) -> None:
         return
     with Client(comm, tables) as client:
         if comm.rank == 1:
-            asked = [client._begin_pull("w", None, None, alone=False) for _ in range(10)]
+            asked = [client._pull("w", None, None, alone=False) for _ in range(10)]
             pushed = client.push("w", np.ones(1_000_000), async_op=True)
             comm.recv(np.zeros(1), 2, timeout=30)
             assert all(not each.wait().any() for each in asked), "what was there when they were asked"

@@ -23,11 +23,16 @@ from typing import Any, Protocol
 
 from hocket.errors import TransportError
 from hocket.training.server.shards.clocks import Clocks
+from hocket.training.server.shards.rounds import Round
 from hocket.training.server.wire import messages as say
-from hocket.training.server.wire.messages import Ack, Answer, Clock, Forward, Pull, Push
+from hocket.training.server.wire.messages import SELF, Ack, Answer, Clock, Forward, Pull, Push, Step
 
 HEAD, COPY = -1, -2
 """To whom: the other replica, or else a worker."""
+TWICE = (
+    "this worker has pushed to it since its last step, which is one a clock (mean=True): add gradients up, or tick() "
+    "and pull before"
+)
 Out = list[tuple[int, Any]]
 
 
@@ -38,6 +43,13 @@ class Store(Protocol):
         """Why this push or pull is refused, or "" """
 
     def apply(self, change: Any) -> None: ...
+    def round(self, change: Any) -> tuple[Any, Round] | None:
+        """The item that a push or pull is for, and its round, if its optimizer steps once a clock."""
+
+    def rounds(self) -> list[tuple[Any, Round]]:
+        """All of those, by item."""
+
+    def step(self, item: Any, clock: int, workers: int) -> None: ...
     def read(self, what: Any) -> Any:
         """The values that a pull asks for, which later changes do not touch."""
 
@@ -46,6 +58,8 @@ class Store(Protocol):
         """The value in the form that `load` takes; later changes do not touch it."""
 
     def load(self, item: Any, value: Any) -> None: ...
+    def clear(self) -> None:
+        """All items come."""
 
 
 class Shard:
@@ -102,11 +116,15 @@ class Shard:
                 out = [(COPY, say.Begin(self.generation))]
             else:
                 self._all_safe()
+            rounds = self.store.rounds()
+            if not any(worker in self.applied for worker in role.workers):
+                out += self._again(rounds)
+            out += self._steps(rounds)
         early, self._early = self._early, []
         return out + [each for message in early for each in self.take(message)]
 
     def _all_safe(self) -> Out:
-        out = [(push.worker, self._ack(push)) for _, push in self.pending]
+        out: Out = [(push.worker, self._ack(push)) for _, push in self.pending if push.worker != SELF]
         self.pending.clear()
         self.safe = self.order
         return out + self._release()
@@ -138,27 +156,76 @@ class Shard:
         if sequence <= self.applied.get(worker, 0):  # it has come before
             return [(worker, self._ack(push))] if sequence <= self.acknowledged(worker) else []
         is_clock = type(change) is Clock
-        why = "" if is_clock else self.store.check(change)
-        if why:
-            return [(worker, say.Refused(generation, sequence, why, True))]
+        round_ = None
+        if not is_clock:
+            why = self.store.check(change)
+            if not why:
+                round_ = self.store.round(change)
+                if round_ is not None and worker in round_[1].given:
+                    why = TWICE
+            if why:
+                return [(worker, say.Refused(generation, sequence, why, True))]
+        out = self._ordered(push)
+        if is_clock:
+            out += self._wake()
+        elif round_ is not None:
+            out += self._steps([round_])
+        return out
+
+    def _ordered(self, push: Push) -> Out:
+        """Make this the next change."""
         self._apply(push)
         out: Out = []
         if self.state in ("alone", "filling"):
             self.safe = self.order
-            out.append((worker, self._ack(push)))
+            if push.worker != SELF:
+                out.append((push.worker, self._ack(push)))
         else:
             self.pending.append((self.order, push))
-        if self.state == "full" or self.state == "filling" and not is_clock:
-            out.append((COPY, Forward(generation, self.order, push)))
-        return out + self._wake() if is_clock else out
+        if self.state == "full" or self.state == "filling" and type(push.change) is not Clock:
+            out.append((COPY, Forward(self.generation, self.order, push)))
+        return out
+
+    def _again(self, rounds: list[tuple[Any, Round]]) -> Out:
+        """Other workers go on, whose clocks begin anew: so do rounds, without what was pushed and has not stepped."""
+        at = self.clocks.slowest
+        begun = [(item, round_) for item, round_ in rounds if round_.done > at or round_.given]
+        changes = [Push(self.generation, SELF, at, Step(item, at, 0)) for item, _ in begun]
+        return [each for change in changes for each in self._ordered(change)]
+
+    def _steps(self, rounds: list[tuple[Any, Round]]) -> Out:
+        """The head's changes: slices step for which nobody's part is missing."""
+        out: Out = []
+        for item, round_ in rounds:
+            clock = round_.next(self.clocks.at)
+            if clock > round_.done:
+                step = Step(item, clock, round_.workers(self.clocks.at))
+                out += self._ordered(Push(self.generation, SELF, clock, step))
+                out += self._answers(item)
+        return out
 
     def _apply(self, push: Push) -> None:
-        if type(push.change) is Clock:
-            self.clocks.set(push.worker, push.change.clock)
+        change = push.change
+        if type(change) is Clock:
+            if push.worker not in self.applied and change.clock is not None:
+                for _, round_ in self.store.rounds():
+                    round_.comes(push.worker, change.clock)
+            self.clocks.set(push.worker, change.clock)
         else:
-            self.store.apply(push.change)
-        self.applied[push.worker] = push.sequence
+            self._change(push)
+        if push.worker != SELF:
+            self.applied[push.worker] = push.sequence
         self.order += 1
+
+    def _change(self, push: Push) -> None:
+        change = push.change
+        if type(change) is Step:
+            self.store.step(change.item, change.clock, change.workers)
+            return
+        self.store.apply(change)
+        round_ = self.store.round(change)
+        if round_ is not None:
+            round_[1].given.add(push.worker)
 
     def _ack(self, push: Push) -> Ack:
         return Ack(self.generation, push.sequence, self.kept.get(push.worker, 0))
@@ -171,10 +238,14 @@ class Shard:
             return [(pull.worker, say.Refused(self.generation, pull.number, why, False))]
         if self.waiting or self.held:
             self._bounded(pull.worker)
-        if not self.clocks.may_read(pull.clock):
+        if not self._may_read(pull):
             self.waiting.append(pull)
             return []
         return self._answer(pull)
+
+    def _may_read(self, pull: Pull) -> bool:
+        round_ = self.store.round(pull.what)
+        return self.clocks.may_read(pull.clock) if round_ is None else round_[1].done >= pull.clock
 
     def _answer(self, pull: Pull) -> Out:
         self.read += 1
@@ -192,9 +263,20 @@ class Shard:
 
     def _wake(self) -> Out:
         """A clock has gone on, or a worker is gone."""
-        ready = [pull for pull in self.waiting if self.clocks.may_read(pull.clock)]
-        self.waiting = [pull for pull in self.waiting if not self.clocks.may_read(pull.clock)]
+        return (self._steps(self.store.rounds()) if self.head else []) + self._answers()
+
+    def _answers(self, item: Any = None) -> Out:
+        """To the waiting pulls that may be answered now; to those of this item alone, which has stepped."""
+        ready: list[Pull] = []
+        still: list[Pull] = []
+        for pull in self.waiting:
+            (ready if self._waits_for(item, pull) and self._may_read(pull) else still).append(pull)
+        self.waiting = still
         return [each for pull in ready for each in self._answer(pull)]
+
+    def _waits_for(self, item: Any, pull: Pull) -> bool:
+        round_ = None if item is None else self.store.round(pull.what)
+        return item is None or round_ is not None and round_[0] == item
 
     def _release(self) -> Out:
         """The answers that tell of nothing but what is safe now."""
@@ -234,13 +316,16 @@ class Shard:
         out: Out = []
         while self.pending and self.pending[0][0] <= order:
             push = self.pending.popleft()[1]
-            out.append((push.worker, self._ack(push)))
+            if push.worker != SELF:
+                out.append((push.worker, self._ack(push)))
         self.safe = order
         return out + self._release()
 
     # --- the copy
 
     def _begin(self, begin: say.Begin) -> Out:
+        if not self.whole:
+            self.store.clear()
         return [(HEAD, say.At(self.generation, self.order if self.whole else None))]
 
     def _item(self, item: say.Item) -> Out:
@@ -254,7 +339,7 @@ class Shard:
 
     def _forward(self, forward: Forward) -> Out:
         if not self.whole:
-            self.store.apply(forward.push.change)
+            self._change(forward.push)
             return []
         if forward.order != self.order + 1:
             raise TransportError(f"change {forward.order} of a shard came to its copy, which has {self.order} changes")

@@ -11,22 +11,25 @@ dealt of a set is newer than all of that set, and of two sets the one with the l
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import math
+import mmap
 import os
 import re
 import stat
 from collections.abc import Container, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from hocket.errors import ArgumentError
-from hocket.training.flat import Array, digest
-from hocket.training.server.shards.dealing import State, dealt, misfit
+from hocket.training.flat import EXACT, digest
+from hocket.training.server.shards.dealing import Lazy, State, dealt, misfit
+from hocket.training.server.shards.packing import packed, unpacked
 from hocket.training.server.tables import Layout
-from hocket.training.server.wire.frames import packed, unpacked
 
 log = logging.getLogger("hocket")
 VERSION, BEFORE = "hocket-shard/2", "hocket-shard/1"
@@ -35,7 +38,7 @@ STAY = 2
 NAME = re.compile(r"shard-([0-9]+)(?:-of-([0-9]+))?\.([0-9]{12,})")
 HEAD = 64 << 20
 """Bytes of a file's first line, at most."""
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Book(NamedTuple):
@@ -75,21 +78,29 @@ class Folder:
             )
 
     def write(self, layout: Layout, shard: int, book: Book, state: State) -> None:
-        """Returns when it is on disk."""
-        parts = [packed(arrays) for arrays in state.values()]
+        """Returns when it is on disk.  The state's items are asked for one by one."""
+        items: list[list[int]] = [[*item, EXACT] for item in state]
         head = {
-            "version": VERSION, "tables": layout.said(), "shards": layout.shards, "crc": digest(*parts),
-            "order": book.order, "applied": sorted(book.applied.items()), "clocks": sorted(book.clocks.items()),
-            "items": [[*item, part.size] for item, part in zip(state, parts, strict=True)],
+            "version": VERSION, "tables": layout.said(), "shards": layout.shards, "crc": EXACT, "order": book.order,
+            "applied": sorted(book.applied.items()), "clocks": sorted(book.clocks.items()),
+            "items": items,
         }  # fmt: skip
+        begin = len(json.dumps(head)) + 1
         name = os.path.join(self.path, f"shard-{shard}-of-{layout.shards}.{book.order:012}")
         with contextlib.suppress(FileNotFoundError):  # what a killed server has left
             os.unlink(f"{name}~")
         try:
-            with open(os.open(f"{name}~", NEW, 0o600), "wb") as file:
-                file.write(json.dumps(head).encode() + b"\n")
-                for part in parts:
+            with open(os.open(f"{name}~", NEW, 0o600), "w+b") as file:
+                file.seek(begin)
+                for item, said in zip(state, items, strict=True):
+                    part = packed(state[item])
+                    said[2] = part.size
                     file.write(part.data)
+                file.flush()
+                with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as whole, memoryview(whole) as view:
+                    head["crc"] = digest(np.frombuffer(view, np.uint8, offset=begin))
+                file.seek(0)
+                file.write(json.dumps(head).encode().ljust(begin - 1) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(f"{name}~", name)
@@ -164,16 +175,16 @@ class Folder:
                 raise ArgumentError(f"{path} is of version {version!r}; this hocket reads {VERSION!r} and {BEFORE!r}")
             if sum(nbytes for *_, nbytes in head["items"]) != os.fstat(opened.fileno()).st_size - opened.tell():
                 raise ValueError("its length is not what it says")
-            data = np.frombuffer(opened.read(), np.uint8)
+            at = opened.tell()
+            data = np.frombuffer(mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ), np.uint8, offset=at)
         if digest(data) != head["crc"]:
             raise ValueError("its checksum differs")
         if head["tables"] != layout.said():
             raise ArgumentError(f"{path} is of other tables: {head['tables']}; these are {layout.said()}")
-        state: dict[tuple[int, int], Mapping[str, Array]] = {}
-        at = 0
-        for table, part, nbytes in head["items"]:
-            state[table, part] = unpacked(data[at : at + nbytes])
-            at += nbytes
+        ends = np.cumsum([0, *(nbytes for *_, nbytes in head["items"])]).tolist()
+        cuts = [data[first:end] for first, end in itertools.pairwise(ends)]
+        pairs = zip(head["items"], cuts, strict=True)
+        state = Lazy({(table, part): partial(unpacked, cut) for (table, part, _), cut in pairs})
         if why := misfit(layout, file.shard, state):
             raise ArgumentError(
                 f"{path} ({head['version']}) is not of a job of {layout.shards} servers: {why}; serve on as "

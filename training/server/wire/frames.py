@@ -13,16 +13,17 @@ Values travel as they are, or encoded by the codec of that number (CODECS); dict
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hocket.codecs import CODECS, Codec
 from hocket.training.server.optimizers import Array
+from hocket.training.server.shards.packing import ALL, as_bytes, packed, unpacked
 from hocket.training.server.shards.store import Change, What
 from hocket.training.server.wire.messages import (
+    SELF,
     Ack,
     Answer,
     Applied,
@@ -38,6 +39,7 @@ from hocket.training.server.wire.messages import (
     Pull,
     Push,
     Refused,
+    Step,
     Welcome,
 )  # fmt: skip
 
@@ -55,16 +57,13 @@ PUSH, FORWARD, ACK, ANSWER, PULL = (CODE[each] for each in (Push, Forward, Ack, 
 NAMED, ITEM, FILLED = CODE[Named], CODE[Item], CODE[Filled]
 HALF = 63
 """Bits of a token in a word."""
-BYTE = np.dtype(np.uint8)
-PACKED = tuple(np.dtype(each).str for each in ("float32", "float64", "int64"))
-"""Dtypes of what tables have."""
-LONGEST = 1 << 40
-"""Elements of an axis, at most."""
 LATEST = 1 << 61
 """A clock, at most: a newcomer that begins at it has as many before it."""
 PLAIN = 0
 NO_TABLE = 0xFFFF
 """A value for the table: the change is a clock."""
+STEP = 1 << 17
+"""A value for the codec: the change is a step; its number is the clock, and its worker how many there are."""
 
 
 class Frame(NamedTuple):
@@ -91,8 +90,8 @@ def key_count(words: Sequence[int]) -> int:
 
 
 def codec(number: int) -> Codec | None:
-    """By its number on the wire; None: values as they are."""
-    return CODECS[number - 1] if number else None
+    """By its number on the wire; None: values as they are, or all that there is of an item."""
+    return CODECS[number - 1] if number and number != ALL else None
 
 
 def framed(shard: int, message: Any) -> Frame:
@@ -144,16 +143,22 @@ def _changed(code: int, shard: int, generation: int, push: Push, order: int) -> 
     if type(change) is Clock:
         clock = -1 if change.clock is None else change.clock
         return Frame([code | shard << 8 | NO_TABLE << 32, generation, worker, sequence, order, 0, 0, clock])
-    values, keys = as_bytes(change.values), change.keys
+    if type(change) is Step:
+        table, part = change.item
+        first = code | shard << 8 | table << 32
+        return Frame([first, generation, change.workers, change.clock, order, STEP << 32 | part, 0, 0])
+    whole = isinstance(change.values, dict)
+    values, keys = packed(change.values) if whole else as_bytes(change.values), change.keys
+    encoding = ALL if whole else change.codec
     words = [
-        code | shard << 8 | change.table << 32, generation, worker, sequence, order, change.codec << 32 | change.part,
+        code | shard << 8 | change.table << 32, generation, worker, sequence, order, encoding << 32 | change.part,
         values.size, 0 if keys is None else keys.size,
     ]  # fmt: skip
     return Frame(words, keys, values)
 
 
 def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> Any:
-    """The message of a frame.  `payload`: of a change, its values as floats; else bytes."""
+    """The message of a frame.  `payload`: of a change, its values (`holder._values`); else bytes."""
     first, generation, worker, number, fourth, fifth, _, last = words
     kind = KINDS[(first & 0xFF) - 1]
     if kind is Push or kind is Forward:
@@ -162,6 +167,8 @@ def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> 
             if last > LATEST:
                 raise ValueError(f"a clock of {last}")
             change = Clock(None if last < 0 else last)
+        elif fifth >> 32 == STEP and kind is Forward:
+            change, worker = Step((first >> 32, fifth & 0xFFFFFFFF), number, worker), SELF
         else:
             if payload is None:
                 raise ValueError("a change without values")
@@ -196,40 +203,12 @@ def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> 
     return Hello(generation, worker) if kind is Hello else kind(generation)
 
 
-def as_bytes(array: Array) -> Array:
-    return (array if array.ndim == 1 else array.reshape(-1)).view(BYTE)
-
-
 def text(value: Any) -> Array:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
 def untext(payload: Array | None) -> Any:
     return json.loads(payload.tobytes()) if payload is not None else None
-
-
-def packed(arrays: Mapping[str, Array]) -> Array:
-    """Arrays by name as bytes: the length of a JSON text, the text, and the arrays."""
-    head = json.dumps([[name, each.dtype.str, each.shape] for name, each in arrays.items()]).encode()
-    parts = [np.frombuffer(len(head).to_bytes(8, "little") + head, np.uint8)]
-    return np.concatenate(parts + [as_bytes(np.ascontiguousarray(each)) for each in arrays.values()])
-
-
-def unpacked(payload: Array | None) -> dict[str, Array]:
-    """The arrays that `packed` was given, in memory of their own.  ValueError: they are something else."""
-    if payload is None or payload.size < 8:
-        raise ValueError("arrays are cut short")
-    at = 8 + int.from_bytes(payload[:8].tobytes(), "little")
-    arrays = {}
-    for name, dtype, shape in json.loads(payload[8:at].tobytes()):
-        if dtype not in PACKED or not all(type(n) is int and 0 <= n <= LONGEST for n in shape):
-            raise ValueError(f"an array of {str(dtype)[:20]} and shape {str(shape)[:80]}")
-        end = at + math.prod(shape) * np.dtype(dtype).itemsize
-        if end > payload.size:
-            raise ValueError("arrays are cut short")
-        arrays[name] = np.frombuffer(payload[at:end].tobytes(), dtype).reshape(shape)
-        at = end
-    return arrays
 
 
 KEYED = (PUSH, FORWARD, PULL)

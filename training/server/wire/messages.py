@@ -1,7 +1,7 @@
 """The messages between workers, the head of a shard and its copy.  frames.py has them on the wire.
 
-`generation` is that of the view in which the sender is.  `change` is what a table does with a push (store.py), or a
-`Clock`.
+`generation` is that of the view in which the sender is.  `change` is what a table does with a push (store.py), a
+`Clock`, or a `Step`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,16 @@ class Clock(NamedTuple):
     clock: int | None
 
 
+class Step(NamedTuple):
+    """A change by the head itself: the item steps by the mean of so many workers, and so many clocks are done."""
+
+    item: Any
+    clock: int
+    workers: int
+
+
+SELF = -3
+"""In the place of a worker: the head of the shard, whose changes are steps."""
 OPEN = 64
 """Pushes and pulls of a worker on the shards of a server that have not ended, at most."""
 HEARD = 16 * OPEN

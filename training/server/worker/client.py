@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hocket.arguments import whole
+from hocket.arguments import kind, whole
 from hocket.errors import ArgumentError
 from hocket.training.server.holder import Holder
 from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
 from hocket.training.server.serve import Server
-from hocket.training.server.shards.store import Change, What, finite
-from hocket.training.server.tables import LONGEST, Layout, Part, Rows, Table, as_keys, shares
+from hocket.training.server.shards.packing import ALL
+from hocket.training.server.shards.store import Change, What
+from hocket.training.server.tables import LONGEST, Layout, Part, Range, Rows, Table, as_keys, finite, shares
 from hocket.training.server.views import Says
 from hocket.training.server.wire.messages import drawn
 from hocket.training.server.worker.encoding import Encoder, as_values, wire_codec
@@ -111,22 +113,9 @@ class Client:
         change before that has ended.  Raises ArgumentError (a shape, a key, a number that is not finite) and
         PeerLostError.
         """
-        number, table = self._table(name)
-        array, keys = self._checked(table, name, values, rows)
-        handle, flat = Handle(None, self._receiver.wait), array.reshape(-1)
-        if keys is not None:
-            dealt = self._dealt(keys, table, name)
-            changes = [Change(number, 0, keys[where], array[where].reshape(-1)) for _, where in dealt]
-            ends = [(way, (0, 0)) for way, _ in dealt]
-        else:
-            parts = self._parts[number]
-            changes = [Change(number, part.number, None, flat[part.first : part.end]) for part in parts]
-            ends = [(self.ways[part.shard], (part.first, part.end)) for part in parts]
-        for (change, undo), (way, part) in zip(self._encoder.encoded(changes), ends, strict=True):
-            nbytes = change.values.nbytes
-            self._room(way, nbytes)
-            handle.begin(way)
-            way.push(change, Open(handle, part, nbytes, undo=undo))
+        handle, parts = self.begin_push(name, values, rows)
+        for start in parts:
+            start(self._window)
         return handle if async_op else self._waited(handle, f"push {name}")
 
     def pull(self, name: str, rows: Any = None, *, out: Any = None, async_op: bool = False) -> Any:
@@ -135,19 +124,23 @@ class Client:
         It sees what all workers have pushed up to the bound of the clock's rule, and all that this one has pushed.
         With async_op=True a `Handle`: they come while the caller computes.
         """
-        handle = self._begin_pull(name, rows, out, alone=async_op)
+        handle = self._pull(name, rows, out, alone=async_op)
         return handle if async_op else self._waited(handle, f"pull {name}")
 
     def push_pull(self, name: str, values: Any, rows: Any = None, *, out: Any = None, async_op: bool = False) -> Any:
         """`push`, then `pull` of the same table or rows, without a wait in between."""
         pushed = self.push(name, values, rows, async_op=True)
-        handle = self._begin_pull(name, rows, out, alone=async_op)
+        handle = self._pull(name, rows, out, alone=async_op)
         handle.first = pushed
         return handle if async_op else self._waited(handle, f"push_pull {name}")
 
     def tick(self) -> int:
         """This worker has ended a clock.  Its new one.  Does not wait."""
-        self._flush()
+        self.flush()
+        return self.end_clock()
+
+    def end_clock(self) -> int:
+        """`tick` without what has to be pushed before."""
         self.clock += 1
         for way in self.ways:
             self._room(way, 0)
@@ -156,6 +149,52 @@ class Client:
         if lost := self.lost:
             self._member.mark("client: lost", lost)
         return self.clock
+
+    def state(self, name: str) -> dict[str, Array]:
+        """All that servers have of a `Range`: its values, and what its optimizer keeps ("momentum", "steps").
+
+        Arrays by name, of the table's shape; a number that each slice has for itself is the largest of them.
+        """
+        number, table = self._table(name)
+        if not isinstance(table, Range):
+            raise ArgumentError(f"{self.who}: state() is for a Range; table {name!r} is {kind(table)}")
+        found: dict[int, dict[str, Array]] = {}
+        handle = Handle(found, self._receiver.wait)
+        for part in self._parts[number]:
+            entry = Open(handle, (part.first, part.end), 0, found, None, ALL)
+            self._ask(self.ways[part.shard], What(number, part.number, None, ALL), entry)
+        self._waited(handle, f"state {name}")
+        slices = [found[first] for first in sorted(found)]
+        one = table.optimizer.slots  # type: ignore[union-attr]
+        return {
+            each: np.max([its[each] for its in slices], 0) if one.get(each)
+            else np.concatenate([its[each] for its in slices]).reshape(table.shape)
+            for each in slices[0]
+        }  # fmt: skip
+
+    def load(self, name: str, state: Mapping[str, Any]) -> None:
+        """Put what `state` gave in the place of what servers have of a `Range`.  Returns when it is acknowledged.
+
+        Raises ArgumentError: the table's optimizer keeps other arrays, or a shape or dtype differs.
+        """
+        number, table = self._table(name)
+        if not isinstance(table, Range):
+            raise ArgumentError(f"{self.who}: load() is for a Range; table {name!r} is {kind(table)}")
+        one = table.optimizer.slots  # type: ignore[union-attr]
+        wanted = {"values": table.shape, **{each: (1,) if number_ else table.shape for each, number_ in one.items()}}
+        arrays = {each: np.asarray(array, table.dtype) for each, array in state.items()}
+        if {each: array.shape for each, array in arrays.items()} != wanted:
+            got = ", ".join(f"{each}{list(array.shape)}" for each, array in arrays.items())
+            keeps = ", ".join(f"{each}{list(shape)}" for each, shape in wanted.items())  # type: ignore[arg-type]
+            raise ArgumentError(f"{self.who}: table {name!r} keeps {keeps} ({table.optimizer!r}), got {got}")
+        handle = Handle(None, self._receiver.wait)
+        for part in self._parts[number]:
+            cut = slice(part.first, part.end)
+            own = {each: array if one.get(each) else array.reshape(-1)[cut] for each, array in arrays.items()}
+            nbytes = sum(each.nbytes for each in own.values())
+            self._start_push(self.ways[part.shard], Change(number, part.number, None, own),
+                             Open(handle, (part.first, part.end), nbytes), self._window)  # fmt: skip
+        self._waited(handle, f"load {name}")
 
     def table(self, name: str) -> Table:
         """The declaration of a table: `Range` or `Rows`."""
@@ -175,7 +214,7 @@ class Client:
         """Wait until all pushes are acknowledged, and leave."""
         if self._heads.over:
             return
-        self._flush()
+        self.flush()
         for way in self.ways:
             self._room(way, 0)
             way.tick(None)
@@ -183,9 +222,11 @@ class Client:
             self._receiver.until(lambda way=way: not way.outbox.pushes, lambda way=way: way)  # type: ignore[misc]
         self._leave(said=True)
 
-    def _flush(self) -> None:
+    def flush(self, but: Any = None) -> None:
+        """Let objects push what is to be pushed before the clock ends."""
         for each in list(self.gathering):
-            each.flush()
+            if each is not but:
+                each.flush()
 
     def _leave(self, said: bool) -> None:
         self._heads.close(said)
@@ -197,13 +238,36 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, why: object, *_: object) -> None:
+        if why is None:
             self.close()
         else:  # what is on its way may be lost
             self._leave(said=False)
 
     # --- out
+
+    def begin_push(self, name: str, values: Any, rows: Any = None) -> tuple[Handle, list[Callable[[int], None]]]:
+        """A push whose parts have not begun: each does when it is called, with the bytes that may be on its way."""
+        number, table = self._table(name)
+        array, keys = self._checked(table, name, values, rows)
+        handle, flat = Handle(None, self._receiver.wait), array.reshape(-1)
+        if keys is not None:
+            dealt = self._dealt(keys, table, name)
+            changes = [Change(number, 0, keys[where], array[where].reshape(-1)) for _, where in dealt]
+            ends = [(way, (0, 0)) for way, _ in dealt]
+        else:
+            parts = self._parts[number]
+            changes = [Change(number, part.number, None, flat[part.first : part.end]) for part in parts]
+            ends = [(self.ways[part.shard], (part.first, part.end)) for part in parts]
+        return handle, [
+            partial(self._start_push, way, change, Open(handle, part, change.values.nbytes, undo=undo))
+            for (change, undo), (way, part) in zip(self._encoder.encoded(changes), ends, strict=True)
+        ]
+
+    def _start_push(self, way: Way, change: Change, entry: Open, window: int) -> None:
+        self._room(way, entry.nbytes, window)
+        entry.handle.begin(way)  # type: ignore[union-attr]
+        way.push(change, entry)
 
     def _table(self, name: str) -> tuple[int, Table]:
         number = self.layout.number(name)
@@ -243,7 +307,19 @@ class Client:
             raise ArgumentError(f"{self.who}: {most} rows of table {name!r} to one server are over 1 GiB: send fewer")
         return dealt
 
-    def _begin_pull(self, name: str, rows: Any, out: Any, alone: bool) -> Handle:
+    def _pull(self, name: str, rows: Any, out: Any, alone: bool) -> Handle:
+        handle, parts = self.begin_pull(name, rows, out, alone)
+        for start in parts:
+            start()
+        return handle
+
+    def begin_pull(
+        self, name: str, rows: Any, out: Any, alone: bool, clock: int | None = None
+    ) -> tuple[Handle, list[Callable[[], None]]]:
+        """A pull whose parts have not begun; of a `Range` they are in the order of `begin_push`.
+
+        `alone`: nobody waits for it yet.  `clock`: the one that it is of, if not the present one.
+        """
         number, table = self._table(name)
         keys = self._keys(table, rows)
         shape = (len(keys), table.width) if isinstance(table, Rows) else table.shape  # type: ignore[arg-type]
@@ -252,20 +328,23 @@ class Client:
             raise ArgumentError(f"{self.who}: out must be a contiguous {table.dtype}{shape} for table {name!r}")
         handle, flat = Handle(result, self._receiver.wait), result.reshape(-1)
         if keys is not None:
-            for way, where in self._dealt(keys, table, name):
-                what = What(number, 0, keys[where], self._answers)
-                self._ask(way, what, Open(handle, (0, 0), 0, result, where, self._answers, alone))
+            asked = [
+                (way, What(number, 0, keys[where], self._answers),
+                 Open(handle, (0, 0), 0, result, where, self._answers, alone))
+                for way, where in self._dealt(keys, table, name)
+            ]  # fmt: skip
         else:
-            for part in self._parts[number]:
-                what, room = What(number, part.number, None, self._answers), flat[part.first : part.end]
-                entry = Open(handle, (part.first, part.end), 0, room, None, self._answers, alone)
-                self._ask(self.ways[part.shard], what, entry)
-        return handle
+            asked = [
+                (self.ways[part.shard], What(number, part.number, None, self._answers),
+                 Open(handle, (part.first, part.end), 0, flat[part.first : part.end], None, self._answers, alone))
+                for part in self._parts[number]
+            ]  # fmt: skip
+        return handle, [partial(self._ask, *each, clock) for each in asked]
 
-    def _ask(self, way: Way, what: What, entry: Open) -> None:
+    def _ask(self, way: Way, what: What, entry: Open, clock: int | None = None) -> None:
         self._room(way, 0)
         entry.handle.begin(way)  # type: ignore[union-attr]
-        way.pull(what, entry)
+        way.pull(what, entry, clock)
         if entry.alone:
             self._receiver.drive(way.link)
 
@@ -278,7 +357,13 @@ class Client:
             self._member.span(what, began, ended)
         return result
 
-    def _room(self, way: Way, nbytes: int) -> None:
+    def may_pull(self, name: str, most: int) -> bool:
+        """Are fewer pulls than `most`, and than half of the room, under way to each shard of the table?"""
+        ways = {self.ways[part.shard] for part in self._parts[self.layout.number(name)]}
+        return all(len(way.outbox.pulls) < min(most, max(1, way.most // 2)) for way in ways)
+
+    def _room(self, way: Way, nbytes: int, window: int | None = None) -> None:
         """Wait until so many bytes more may be on this way."""
-        if not way.has_room(nbytes, self._window):
-            self._receiver.until(lambda: way.has_room(nbytes, self._window), lambda: way)
+        window = self._window if window is None else window
+        if not way.has_room(nbytes, window):
+            self._receiver.until(lambda: way.has_room(nbytes, window), lambda: way)

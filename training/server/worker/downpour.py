@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from hocket.arguments import unmasked, whole
+from hocket.arguments import kind, unmasked, whole
 from hocket.errors import ArgumentError
+from hocket.training.flat import Flat, flat
+from hocket.training.optimizers import Optimizer
 from hocket.training.server.optimizers import Array
 from hocket.training.server.tables import Range
 from hocket.training.server.worker.client import Client
@@ -15,73 +18,119 @@ from hocket.training.server.worker.handles import Handle
 
 
 class Downpour:
-    """A worker's copy of a `Range`, `parameters`, which stays the same array, and what it has to push.
+    """A worker's own copy of some `Range`s, which it trains alone between two talks with the servers.
 
-    Every `n_push` steps the sum of the gradients since the last push is on its way to the table's optimizer ("sgd",
-    "adagrad"); every `n_fetch` steps the table's values are, and they are the worker's `n_fetch` steps later.  In
-    between the worker steps alone: parameters -= rate * gradient.  Nothing waits but for a push or a fetch that takes
-    longer than that.  The clock's rule is that of `serve`; "async" is Downpour's.
+    `parameters`: arrays by the names of their tables, of their shapes; or `hocket.torch.training.parameters(module)`.
+    They are changed in place, and begin with the tables' values.  `optimizer` (SGD, Adagrad, ...) is the worker's own,
+    whose state nobody else sees; the tables have theirs: Adagrad there is what Downpour advises.
 
-    Law: after `finish()` each gradient of each worker was pushed once.  Cost: 4 n bytes each way, every so many steps.
+    Every `n_push` steps the sum of the gradients since the last push is on its way to the tables' optimizers; every
+    `n_fetch` steps the tables' values are, and they are the worker's `n_fetch` steps later.  Nothing waits but for a
+    push or a fetch that takes longer than that.  The clock's rule is that of `serve`; "async" is Downpour's.
+
+    Law: after `finish()` each gradient of each worker was pushed once.  Cost: 4 n bytes each way, every so many steps;
+    three vectors of the parameters' size.
 
     >>> import hocket, numpy as np
     >>> from hocket.training import SGD, Client, Downpour, Range, serve
     >>> def train(comm):
-    ...     tables = {"w": Range(2, optimizer=SGD(0.5))}
+    ...     tables, theta = {"w": Range(2, optimizer=SGD(0.5))}, {"w": np.empty(2, np.float32)}
     ...     with serve(comm, tables, on=[0], clock="async", works=True) as server, Client(server) as client:
-    ...         worker = Downpour(client, "w", rate=0.5, n_push=2, n_fetch=4)
+    ...         worker = Downpour(client, theta, optimizer=SGD(0.5), n_push=2, n_fetch=4)
     ...         for _ in range(5):
-    ...             worker.step(np.ones(2))
+    ...             worker.step({"w": np.ones(2)})
     ...         worker.finish()
-    ...         return client.pull("w").tolist()
+    ...         return theta["w"].tolist()
     >>> hocket.local_world(1).run(train)
     [[-2.5, -2.5]]
     """
 
-    def __init__(self, client: Client, name: str, *, rate: float, n_push: int = 1, n_fetch: int = 1) -> None:
-        table = client.table(name)
-        if not isinstance(table, Range):
-            raise ArgumentError(f"{client.who}: Downpour needs a Range; table {name!r} is {type(table).__name__}")
+    def __init__(
+        self, client: Client, parameters: Any, *, optimizer: Optimizer, n_push: int = 1, n_fetch: int = 1
+    ) -> None:  # fmt: skip
         if whole(n_push, "n_push") < 1 or whole(n_fetch, "n_fetch") < 1:
             raise ArgumentError(f"{client.who}: n_push={n_push} and n_fetch={n_fetch} must be at least 1")
-        self._client, self._name, self._rate, self._every = client, name, rate, (n_push, n_fetch)
-        self.parameters: Array = client.pull(name)
-        self._accrued, self._sent = np.zeros_like(self.parameters), np.zeros_like(self.parameters)
-        self._coming = np.empty_like(self.parameters)
-        self._push: Handle | None = None
-        self._fetch: Handle | None = None
+        self._flat: Flat = flat(parameters)
+        self._names = [*self._flat.arrays]
+        for name in self._names:
+            table, shape = client.table(name), self._flat.shapes[name]
+            if not isinstance(table, Range) or table.mean:
+                what = "mean=True" if isinstance(table, Range) else kind(table)
+                raise ArgumentError(f"{client.who}: Downpour needs Ranges without mean; table {name!r} is {what}")
+            if (table.shape, table.dtype) != (shape, self._flat.dtype.name):
+                got = f"{self._flat.dtype}{list(shape)}"
+                raise ArgumentError(f"{client.who}: parameter {name!r} is {got}, and its table {table.said()}")
+        self._client, self._optimizer, self._every = client, optimizer, (n_push, n_fetch)
+        self._slots = {name: np.zeros(self._flat.size, self._flat.dtype) for name in optimizer.slots}
+        self._values, self._accrued, self._sent, self._coming = (
+            np.zeros(self._flat.size, self._flat.dtype) for _ in range(4)
+        )
+        self._pushes: list[Handle] = []
+        self._fetches: list[Handle] = []
         self.steps = 0
+        self._fetch()
+        self._take()
 
-    def step(self, gradient: Any) -> None:
-        """One step with the gradient at `parameters`.  Raises what `push` and `pull` do."""
-        unmasked(gradient, "gradient")
-        if np.shape(gradient) != self.parameters.shape:
-            got, shape = np.shape(gradient), self.parameters.shape
-            raise ArgumentError(f"{self._client.who}: the gradient has shape {got}, table {self._name!r} {shape}")
-        np.add(self._accrued, gradient, out=self._accrued)
-        self.parameters -= self._rate * np.asarray(gradient, self.parameters.dtype)
-        self.steps += 1
+    def step(self, gradients: Mapping[str, Any]) -> None:
+        """One step with the gradients at the parameters, by name, which may be None.  Raises as `push` and `pull`."""
+        gradient = self._gathered(gradients)
         n_push, n_fetch = self._every
+        self._accrued += gradient
+        self._flat.held.check()
+        self._flat.read(self._names, self._values)
+        self.steps += 1
+        self._optimizer.apply(self._values, gradient, self._slots, self.steps)
+        self._flat.write(self._names, self._values)
         if self.steps % n_push == 0:
-            self._begin_push()
+            self._push()
         if self.steps % n_fetch == 0:
-            if self._fetch is not None:
-                self._fetch.wait()
-                self.parameters[...] = self._coming  # the same array always: a model may hold it
-            self._fetch = self._client.pull(self._name, out=self._coming, async_op=True)
+            if self._fetches:
+                self._take()
+            self._fetch()
 
     def finish(self) -> None:
-        """Push what is left, and take the table's values."""
-        self._begin_push()
-        for handle in (self._push, self._fetch):
-            if handle is not None:
-                handle.wait()
-        self._push = self._fetch = None
-        self._client.pull(self._name, out=self.parameters)
+        """Push what is left, and take the tables' values."""
+        self._push()
+        self._wait(self._pushes)
+        self._wait(self._fetches)
+        self._fetch()
+        self._take()
 
-    def _begin_push(self) -> None:
-        if self._push is not None:
-            self._push.wait()
+    def _gathered(self, gradients: Mapping[str, Any]) -> Array:
+        """A new vector of them."""
+        who, shapes = self._client.who, self._flat.shapes
+        if not isinstance(gradients, Mapping) or set(gradients) != set(shapes):
+            raise ArgumentError(f"{who}: gradients must be by name, of {', '.join(shapes)}; got {kind(gradients)}")
+        vector = np.zeros(self._flat.size, self._flat.dtype)
+        for name, part in zip(self._names, self._flat.parts(self._names, vector), strict=True):
+            each = gradients[name]
+            if each is not None:
+                unmasked(each, f"the gradient of {name!r}")
+                if (got := tuple(np.shape(each))) != shapes[name]:
+                    raise ArgumentError(f"{who}: the gradient of {name!r} has shape {got}, its table {shapes[name]}")
+                self._flat.read([name], part.reshape(-1), gradients)
+        return vector
+
+    def _push(self) -> None:
+        self._wait(self._pushes)
         self._accrued, self._sent = self._sent, self._accrued
         self._accrued[...] = 0
-        self._push = self._client.push(self._name, self._sent, async_op=True)
+        parts = self._flat.parts(self._names, self._sent)
+        self._pushes = [
+            self._client.push(name, part, async_op=True) for name, part in zip(self._names, parts, strict=True)
+        ]
+
+    def _fetch(self) -> None:
+        parts = self._flat.parts(self._names, self._coming)
+        self._fetches = [
+            self._client.pull(name, out=part, async_op=True) for name, part in zip(self._names, parts, strict=True)
+        ]
+
+    def _take(self) -> None:
+        """The parameters are what was fetched."""
+        self._wait(self._fetches)
+        self._flat.write(self._names, self._coming)
+
+    def _wait(self, handles: list[Handle]) -> None:
+        while handles:
+            handles.pop().wait()

@@ -14,7 +14,8 @@ from hocket.codecs import CODECS
 from hocket.compression import resolved
 from hocket.errors import ArgumentError
 from hocket.training.server.optimizers import Array
-from hocket.training.server.shards.store import Change, finite
+from hocket.training.server.shards.store import Change
+from hocket.training.server.tables import finite
 
 Undo = Callable[[], None] | None
 """Takes back what an encoding has left, if a server refuses what was encoded."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from hocket.errors import ArgumentError
-from hocket.training.server.optimizers import Array
-from hocket.training.server.wire.frames import as_bytes, codec
+from hocket.training.server.shards.packing import ALL, as_bytes, unpacked
+from hocket.training.server.wire.frames import codec
 from hocket.training.server.wire.link import Shared
 
 
@@ -76,7 +76,8 @@ class Open(NamedTuple):
     handle: Handle | None
     part: tuple[int, int]
     nbytes: int
-    room: Array | None = None
+    room: Any = None
+    """An array; a dictionary for all that there is of slices, by their first elements."""
     where: Any = None
     """The places of rows: their places in `room`."""
     codec: int = 0
@@ -90,6 +91,8 @@ def take_answer(link: Shared, entry: Open | None, nbytes: int) -> None:
     """Receive the answer to this pull into the caller's memory; None: nobody wants it any more."""
     if entry is None or entry.room is None:
         link.payload(nbytes, reuse=True)
+    elif entry.codec == ALL:
+        entry.room[entry.part[0]] = unpacked(link.payload(nbytes))
     elif entry.where is None and not entry.codec:
         link.into(as_bytes(entry.room))
     else:

@@ -45,9 +45,10 @@ class Outbox:
         self.pushes[self.sequence] = change
         return self.sequence, [self._push(self.sequence, change)] if self.ready else []
 
-    def pull(self, what: Any) -> tuple[int, list[Any]]:
+    def pull(self, what: Any, clock: int | None = None) -> tuple[int, list[Any]]:
+        """`clock`: the one that it is of, if not this worker's."""
         self.sequence += 1
-        self.pulls[self.sequence] = (self.clock or 0, what)
+        self.pulls[self.sequence] = ((self.clock or 0) if clock is None else clock, what)
         return self.sequence, [self._pull(self.sequence)] if self.ready else []
 
     def tick(self, clock: int | None) -> tuple[int, list[Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hocket.errors import Error
@@ -41,8 +42,8 @@ class Way:
     def push(self, change: Change, entry: Open) -> None:
         self._begin(self.outbox.push, change, entry)
 
-    def pull(self, what: What, entry: Open) -> None:
-        self._begin(self.outbox.pull, what, entry)
+    def pull(self, what: What, entry: Open, clock: int | None = None) -> None:
+        self._begin(partial(self.outbox.pull, clock=clock), what, entry)
 
     def tick(self, clock: int | None) -> None:
         self._begin(self.outbox.tick, clock, NOBODY)

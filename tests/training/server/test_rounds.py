@@ -1,0 +1,101 @@
+"""Tables that step once a clock, by the mean of all pushes: every order of small cases, a death at every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket.training import SGD, Range
+from hocket.training.server.shards.clocks import Clocks
+from hocket.training.server.shards.dealing import dealt
+from hocket.training.server.shards.rounds import Round
+from hocket.training.server.shards.shard import Shard
+from hocket.training.server.shards.store import Change, Tables, What
+from hocket.training.server.tables import Layout
+from hocket.training.server.wire.messages import Answer, Clock, Pull, Push, Refused, Role
+from support.shard_simulator import Means, SimulatedJob, walk, wander
+
+HEAD_DIES, COPY_DIES, WORKER_DIES = ("s", 0), ("s", 1), ("w", 2)
+
+
+@pytest.mark.parametrize("items", [1, 2])
+def test_every_order_of_two_workers_and_two_clocks(items: int) -> None:
+    assert walk(SimulatedJob("bsp", clocks=2, servers=1, copies=0, store=Means, items=items)) >= 100
+
+
+def test_every_order_where_a_worker_dies() -> None:
+    assert walk(SimulatedJob("bsp", servers=2, copies=0, store=Means, items=1), (WORKER_DIES,)) > 100
+
+
+@pytest.mark.parametrize("who", [HEAD_DIES, COPY_DIES])
+def test_every_order_where_a_server_dies(who: Any) -> None:
+    assert walk(SimulatedJob("bsp", workers=1, clocks=2, servers=2, store=Means), (who,)) > 100
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_random_orders_with_deaths_and_links_that_end(servers: int) -> None:
+    for seed in range(150):
+        job = SimulatedJob("bsp", workers=3, clocks=3, servers=servers, eager=seed % 2 == 0, store=Means)
+        wander(job, (HEAD_DIES, COPY_DIES, WORKER_DIES), f"rounds {servers} {seed}", cuts=0.1 * (seed % 3 == 0))
+
+
+def test_a_worker_that_comes_has_no_part_in_a_round_before() -> None:
+    """Another shard's clocks may be ahead, and it begins at those."""
+    tables = Tables(Layout({"w": Range(1, optimizer=SGD(1.0), mean=True)}, 1), 0)
+    shard = Shard(tables, Clocks(0), whole=True)
+
+    def take(*changes: Any) -> None:
+        for worker, sequence, change in changes:
+            shard.take(Push(shard.generation, worker, sequence, change))
+
+    def values(value: float) -> Change:
+        return Change(0, 0, None, np.full(1, value, np.float32))
+
+    shard.take(Role(0, True, False, frozenset({1, 2})))
+    take((1, 1, Clock(0)), (2, 1, Clock(0)), (1, 2, values(1.0)), (1, 3, Clock(1)))
+    shard.take(Role(1, True, False, frozenset({1, 2, 3})))
+    take((3, 1, Clock(1)))
+    again = Tables(Layout({"w": Range(1, optimizer=SGD(1.0), mean=True)}, 1), 0)
+    again.load((0, 0), tables.dump((0, 0)))
+    assert again.held[0, 0].round.numbers() == tables.held[0, 0].round.numbers() == [0, 1, 1, 3, 1]
+    take((2, 2, values(3.0)))
+    assert tables.held[0, 0].values[0] == -2.0, "the mean of 1 and 3, not a third of their sum"
+    take((1, 4, values(3.0)), (2, 3, Clock(1)), (2, 4, values(3.0)))
+    assert tables.held[0, 0].values[0] == -2.0, "and it is waited for in the next"
+    take((3, 2, values(3.0)))
+    assert tables.held[0, 0].values[0] == -5.0
+    for numbers in ([], [0], [0, 2, 5], [0, 0, 1]):
+        with pytest.raises(ValueError, match="a round of"):
+            Round.restored(numbers)
+
+
+def test_workers_of_a_new_job_begin_a_round_anew() -> None:
+    """Pushes of the old ones that had not stepped are dropped; the values go on, dealt to other shards, too."""
+    layout = Layout({"w": Range(2, optimizer=SGD(1.0), mean=True)}, 1)
+    tables = Tables(layout, 0)
+    shard = Shard(tables, Clocks(0), whole=True)
+
+    def push(worker: int, sequence: int, value: float) -> Any:
+        return shard.take(Push(shard.generation, worker, sequence, Change(0, 0, None, np.full(2, value, np.float32))))
+
+    def pull(worker: int, number: int, clock: int) -> list[float]:
+        out = shard.take(Pull(shard.generation, worker, number, clock, What(0, 0, None)))
+        return [float(each.value[0]) for _, each in out if isinstance(each, Answer)]
+
+    shard.take(Role(0, True, False, frozenset({1, 2})))
+    for worker in (1, 2):
+        shard.take(Push(0, worker, 1, Clock(0)))
+        push(worker, 2, worker)
+    assert pull(1, 3, 1) == [-1.5], "the mean of 1 and 2"
+    push(1, 4, 8.0)
+    assert isinstance(push(1, 5, 8.0)[0][1], Refused), "one push a round"
+    held = tables.dump((0, 0))
+    again = dealt(layout, [{(0, 0): held}], Layout(layout.by_name, 2), 1)
+    assert again[0, 1]["round"].tolist() == [0, 0, 0] and again[0, 1]["values"].tolist() == [-1.5]
+    shard.take(Role(1, True, False, frozenset({7})))
+    shard.take(Push(1, 7, 1, Clock(0)))
+    assert pull(7, 2, 1) == []
+    assert [type(each).__name__ for _, each in push(7, 3, 1.0)] == ["Ack", "Answer"]
+    assert tables.held[0, 0].values[0] == -2.5
