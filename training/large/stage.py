@@ -40,7 +40,7 @@ class Chain:
         return dy
 
     def again(self, x: Array) -> list[Any]:
-        """What `forward` keeps, without its result."""
+        """The part that `forward` keeps, without its result."""
         kept = []
         for layer in self.layers[:-1]:
             x, needed = layer.forward(x)
@@ -61,9 +61,9 @@ class Input(NamedTuple):
 
     x: Array
     state: Any
-    """Of the numbers that the stage drew."""
+    """The state of its random numbers before the pass."""
     digest: int
-    """Of its result; -1: it is known to be the same again."""
+    """The digest of its result; -1: it is known to be the same again."""
 
 
 class Recomputed:

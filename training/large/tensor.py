@@ -126,7 +126,7 @@ class RowParallel(Layer):
         return self._summed(self._times(x)) + self.parameters.get("bias", 0), x
 
     def again(self, x: Array) -> Array:
-        """What `forward` keeps, without its result and its sum (`Recomputed`)."""
+        """The part that `forward` keeps, without its result and its sum (`Recomputed`)."""
         return x
 
     def backward(self, dy: Array, kept: Array) -> Array:
