@@ -41,7 +41,7 @@ PATIENCE, NAMED = 300.0, 3.0
 def settings(dice: random.Random) -> dict[str, Any]:
     """Draw the settings of one job."""
     return {
-        "order": dice.choice(["fifo", "priority", "tic", "tac", "agreed"]), "lanes": dice.randint(1, 8),
+        "order": dice.choice(["fifo", "priority", "tic", "agreed"]), "lanes": dice.randint(1, 8),
         "slice": dice.choice([None, 4096, 65536]), "fuse": dice.choice([0, 4096, 65536]),
     }  # fmt: skip
 

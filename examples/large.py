@@ -12,7 +12,8 @@
     ...
     step 50: loss 3.061906050
 
-The text is this project's license.  Numbers are float64, and experts take all tokens: --capacity 1.25 drops some.
+The text is this project's license.  Numbers are float64, and experts take all tokens.  With --capacity 1.25 some are
+left out, which pass the layer unchanged; --balance 0.01 adds the loss that balances the experts, so that fewer are.
 """
 
 import argparse
@@ -117,7 +118,8 @@ class Expert(Layer):
 class Mixture(Layer):
     """A gate, and some of the experts."""
 
-    def __init__(self, dice, mesh, capacity):
+    def __init__(self, dice, mesh, capacity, balance):
+        self.balance, self.dropped, self.rows = balance, 0, 0
         super().__init__(scale=np.ones(WIDTH), gate=dice.normal(0, WIDTH**-0.5, (WIDTH, EXPERTS)))
         data, every = mesh["data"], [Expert(dice, mesh["tensor"]) for _ in range(EXPERTS)]
         own = np.split(np.arange(EXPERTS), data.size)[data.rank]
@@ -127,11 +129,13 @@ class Mixture(Layer):
         flat, norm = self.normed(x.reshape(-1, WIDTH))
         gates = softmax(flat @ self.parameters["gate"])
         y, kept = self.experts.forward(flat, gates)
+        self.dropped, self.rows = self.dropped + self.experts.dropped, self.rows + 2 * len(flat)
         return x + y.reshape(x.shape), (norm, flat, gates, kept)
 
     def backward(self, dy, kept):
         norm, flat, gates, kept = kept
         dx, dgates = self.experts.backward(dy.reshape(-1, WIDTH), kept)
+        dgates = dgates + self.experts.balancing(gates, self.balance / MICRO)[1]
         dlogits = gates * (dgates - (dgates * gates).sum(-1, keepdims=True))
         self.gradients["gate"] += flat.T @ dlogits
         return dy + self.normed_back(dx + dlogits @ self.parameters["gate"].T, norm).reshape(dy.shape)
@@ -148,7 +152,7 @@ class Scores(Layer):
         return self.normed_back(dy @ self.parameters["w"].T, norm)
 
 
-def model(mesh, characters, capacity):
+def model(mesh, characters, capacity, balance):
     """The layers of this rank's stage, by number; the same numbers on all ranks, which keep their part of them."""
     def embedding(dice):
         return Embedding(character=dice.normal(0, 0.3, (characters, WIDTH)), place=np.zeros((LENGTH, WIDTH)))
@@ -156,7 +160,7 @@ def model(mesh, characters, capacity):
     def scores(dice):
         return Scores(scale=np.ones(WIDTH), w=dice.normal(0, 0.1, (WIDTH, characters)))
 
-    block = [lambda dice: Attention(dice, mesh["tensor"]), lambda dice: Mixture(dice, mesh, capacity)]
+    block = [lambda dice: Attention(dice, mesh["tensor"]), lambda dice: Mixture(dice, mesh, capacity, balance)]
     kinds, pipe = [embedding, *block * BLOCKS, scores], mesh["pipe"]
     mine = cut([1.0] * len(kinds), pipe.size)[pipe.rank]
     return {number: kinds[number](np.random.default_rng(number)) for number in range(len(kinds))[mine]}
@@ -173,12 +177,12 @@ def arrays(layers):
                 yield f"{number}/expert{i}/{j}", part.parameters["weight"], part.gradients["weight"], False
 
 
-def train(comm, axes, steps, every, capacity):
-    """Losses by step, of all sites' batches."""
+def train(comm, axes, steps, every, capacity, balance):
+    """Losses by step, of all sites' batches, and the share of rows that experts have left out."""
     mesh = Mesh(comm, axes)
     text = np.array(sorted(set(TEXT.read_text()))), np.array([*TEXT.read_text()])
     ids = np.searchsorted(*text)
-    layers, data, sites = model(mesh, len(text[0]), capacity), mesh["data"], axes["site"]
+    layers, data, sites = model(mesh, len(text[0]), capacity, balance), mesh["data"], axes["site"]
     own = [*arrays(layers)]
     rows = BATCH // sites // data.size
     like = np.empty((rows // MICRO, LENGTH, WIDTH))
@@ -215,8 +219,10 @@ def train(comm, axes, steps, every, capacity):
             grad[...] = 0
         if outer:
             outer.step()
-        whole = comm.allreduce(found or 0.0)
-        yield whole / (sites * data.size * axes["tensor"])
+        mixtures = [layer for layer in layers.values() if isinstance(layer, Mixture)]
+        counts = [sum(layer.dropped for layer in mixtures), sum(layer.rows for layer in mixtures)]
+        whole, dropped, rows_of_all = comm.allreduce(np.array([found or 0.0, *counts]))
+        yield whole / (sites * data.size * axes["tensor"]), dropped / rows_of_all
     scheduler.close()
 
 
@@ -226,13 +232,16 @@ def main():
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--every", type=int, default=10, help="steps between two rounds of the sites")
     parser.add_argument("--capacity", type=float, help="of experts; without it they take all tokens")
+    parser.add_argument("--balance", type=float, default=0.0, help="scale of the loss that balances the experts (0)")
     options = parser.parse_args()
     axes = {"site": 1, "data": 1, "pipe": 1, "tensor": 1}
     axes.update((name, int(length)) for name, length in (each.split("=") for each in options.axes.split(",") if each))
     with hocket.init() as comm:
-        for step, loss in enumerate(train(comm, axes, options.steps, options.every, options.capacity), 1):
+        ends = train(comm, axes, options.steps, options.every, options.capacity, options.balance)
+        for step, (loss, dropped) in enumerate(ends, 1):
             if comm.rank == 0 and (step == 1 or step % 10 == 0):
-                print(f"step {step:2}: loss {loss:.9f}", flush=True)
+                left_out = "" if options.capacity is None else f", {dropped:.1%} of rows left out so far"
+                print(f"step {step:2}: loss {loss:.9f}{left_out}", flush=True)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ NAMES = {
     """,
     "hocket.training": """
         Adagrad Adam Again Average Change Client ColumnParallel Crew Delayed DiLoCo Downpour Experts Flat Handle
-        Layers LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica Report RowParallel
+        Lamb Lars Layers LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica Report RowParallel
         Rows Rule SGD Scheduler Server Setting Sharded SparseLoCo Staged StreamingDiLoCo Timing Tuned digest
         serve tune
     """,

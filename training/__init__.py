@@ -5,7 +5,8 @@ each method is a rule for it, in a file of its own.  Users import the names from
 
     flat.py         named arrays as one vector, and back
     optimizers.py   SGD, Adagrad and Adam of such vectors
-    norm.py         the norm of a vector that is cut, whose bits do not depend on the cut
+    layered.py      LARS and LAMB, for large batches: a rate for each layer
+    norm.py         norms of vectors that are cut, whose bits do not depend on the cut
     agreeing/       in which order: programs that declare nothing
     overlap/        when: gradients travel while the computation goes on
     crew/           who: members are lost, late and come, and all go on with one state
@@ -22,6 +23,7 @@ from hocket.training.large.mesh.mesh import Mesh
 from hocket.training.large.pipeline.pipeline import Pipeline
 from hocket.training.large.sharding.sharded import Sharded
 from hocket.training.large.tensor import ColumnParallel, RowParallel
+from hocket.training.layered import Lamb, Lars
 from hocket.training.optimizers import SGD, Adagrad, Adam
 from hocket.training.outer.diloco import DiLoCo
 from hocket.training.outer.local_sgd import LocalSGD, PostLocalSGD
@@ -47,8 +49,8 @@ from hocket.training.server.worker.staging import Staged
 
 __all__ = [
     "Adagrad", "Adam", "Again", "Average", "Change", "Client", "ColumnParallel", "Crew", "Delayed", "DiLoCo",
-    "Downpour", "Experts", "Flat", "Handle", "Layers", "LocalSGD", "Mesh", "Momentum", "NoLoCo", "Optimizer", "Outer",
-    "Pipeline", "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows", "Rule", "SGD", "Scheduler",
-    "Server", "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing", "Tuned", "digest", "serve",
-    "tune",
+    "Downpour", "Experts", "Flat", "Handle", "Lamb", "Lars", "Layers", "LocalSGD", "Mesh", "Momentum", "NoLoCo",
+    "Optimizer", "Outer", "Pipeline", "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows", "Rule", "SGD",
+    "Scheduler", "Server", "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing", "Tuned", "digest",
+    "serve", "tune",
 ]  # fmt: skip

@@ -125,6 +125,10 @@ class RowParallel(Layer):
         rank's."""
         return self._summed(self._times(x)) + self.parameters.get("bias", 0), x
 
+    def again(self, x: Array) -> Array:
+        """The part that `forward` keeps, without its result and its sum (`Recomputed`)."""
+        return x
+
     def backward(self, dy: Array, kept: Array) -> Array:
         """The gradient of x, of that of `forward`'s result."""
         return self._back(self._joined(dy), kept)

@@ -1,4 +1,4 @@
-"""Along which ranks an array is cut, and along which it is alike: layers tell it, and `Sharded(clip=)` asks.
+"""Along which ranks an array is cut, and along which it is alike: layers tell it, and `Sharded` asks.
 
 It is kept beside the arrays while they live, and counts for views of them, too.  Of a copy nothing is known.
 """
@@ -15,19 +15,21 @@ class Told(NamedTuple):
 
     comm: Any
     alike: bool
-    """Do its ranks have the same numbers?  Else each has a part of its own."""
+    """Do its ranks have the same numbers?  Else each has a part of one array, ..."""
+    own: bool = False
+    """... or an array of its own: a stage's, an expert's."""
 
 
 _told: dict[int, list[Told]] = {}
 """By the array's id."""
 
 
-def tell(array: Any, comm: Any, *, alike: bool = False) -> None:
+def tell(array: Any, comm: Any, *, alike: bool = False, own: bool = False) -> None:
     """The array, NumPy's or torch's, is cut among the ranks of `comm`, or alike on them."""
     if id(array) not in _told:
         _told[id(array)] = []
         weakref.finalize(array, _told.pop, id(array), None).atexit = False
-    _told[id(array)].append(Told(comm, alike))
+    _told[id(array)].append(Told(comm, alike, own))
 
 
 def tell_all(stages: Iterable[Any], comm: Any) -> None:
@@ -35,7 +37,7 @@ def tell_all(stages: Iterable[Any], comm: Any) -> None:
     for stage in stages:
         parameters = getattr(stage, "parameters", None)
         for array in parameters.values() if isinstance(parameters, Mapping) else ():
-            tell(array, comm)
+            tell(array, comm, own=True)
 
 
 def asked(array: Any) -> list[Told]:

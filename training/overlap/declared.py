@@ -24,7 +24,7 @@ from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 from hocket.training.overlap.arrays import ON_GPU, described, on_host, tensor_of, writable
 from hocket.training.overlap.carrier import Carrier, restore
 from hocket.training.overlap.gradient import Gradient, Lane, Timing, naming, placed
-from hocket.training.overlap.orders import RECORDED
+from hocket.training.overlap.orders import RECORDED, tic
 from hocket.training.overlap.record import Recording
 from hocket.training.overlap.rows import deal
 from hocket.training.overlap.settings import Settings, agree
@@ -95,7 +95,7 @@ class Declared:
         named = [] if isinstance(settings.order, str) else [self._gradient(name).place for name in settings.order]
         urgency = list(dict.fromkeys([*named, *range(len(every))]))
         self._deal(urgency, [*reversed(range(len(every)))])
-        self._recording = Recording() if isinstance(settings.order, str) and settings.order in RECORDED else None
+        self._recording = Recording() if settings.order == RECORDED else None
 
     def _deal(self, urgency: Sequence[int], made: Sequence[int]) -> None:
         every = self._all
@@ -161,10 +161,8 @@ class Declared:
 
     def _follow_record(self, recording: Recording) -> None:
         """Deal again, by what rank 0 has seen.  All of this step is issued, so all rows stand at their beginning."""
-        assert isinstance(self.settings.order, str)
         step = recording.recorded(len(self._gradients))
-        urgency = RECORDED[self.settings.order](step, [gradient.tensor.nbytes for gradient in self._all])
-        urgency, made = self.comm.share([urgency, step.made] if self.comm.rank == 0 else None, "Scheduler.step()")[0]
+        urgency, made = self.comm.share([tic(step), step.made] if self.comm.rank == 0 else None, "Scheduler.step()")[0]
         for gradient in self._all:  # they will have other units
             gradient.finish()
         self._recording = None
@@ -190,7 +188,7 @@ class Declared:
             gradient.times[2:] = [ended, ended - began]
             gradient.array = gradient.flat = None
             if self._recording is not None:
-                self._recording.waited(gradient.place, began, ended, ended - gradient.times[1])
+                self._recording.waited(gradient.place, began, ended)
         return result
 
     def report(self) -> list[Timing]:

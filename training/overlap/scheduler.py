@@ -19,7 +19,7 @@ KIND = "scheduler/1"
 class Scheduler:
     """Averages gradients over all ranks while the computation goes on.
 
-    `order`: "fifo", "priority", "tic" or "tac" (orders.py), or names, the most urgent first.  `lanes`: classes of
+    `order`: "fifo", "priority" or "tic" (orders.py), or names, the most urgent first.  `lanes`: classes of
     urgency.  `slice`: bytes of a long tensor that travel as one call; None: all of it.  `fuse`: smaller tensors go
     together up to so many bytes; 0: none do.  "auto": a 64th of all, slices 2 to 4 MiB, buckets 64 KiB to 4.  `codec`:
     as in `allreduce`, for float32.  `compressor`: a method of `hocket.compression`, by name or made, for float32 in

@@ -172,7 +172,7 @@ CASES: dict[str, dict[str, Callable[[Task], str]]] = {
         "its model": optimizer,
         "slices of 4 KiB, two lanes": partial(optimizer, slice=4096, lanes=2, fuse=1024),
         "order agreed": partial(optimizer, order="agreed"),
-        "order tac": partial(optimizer, order="tac"),
+        "order tic": partial(optimizer, order="tic"),
         "int8": partial(optimizer, within=0.05, codec="int8"),
     },
     "DDP, compressed": {

@@ -31,6 +31,13 @@ class Stage:
         y = self.module(_inside(given))
         return y.detach().numpy(), (given, y)
 
+    def random_state(self) -> Tensor:
+        """The state of torch's random numbers, which a pass that is made again draws anew."""
+        return torch.get_rng_state()
+
+    def set_random_state(self, state: Tensor) -> None:
+        torch.set_rng_state(state)
+
     def backward(self, dy: Any, kept: tuple[Tensor, Tensor]) -> Any:
         """The gradient of x as an array; zeros where x was of whole numbers, or not needed."""
         given, y = kept

@@ -14,7 +14,7 @@ import hocket
 from hocket.errors import ArgumentError
 from hocket.torch.training import Parameters, parameters
 from hocket.torch.training import tensor as of_torch
-from hocket.training import SGD, Adam, ColumnParallel, Experts, Mesh, Pipeline, RowParallel, Sharded
+from hocket.training import SGD, Adam, ColumnParallel, Experts, Lamb, Lars, Mesh, Pipeline, RowParallel, Sharded
 from hocket.training.large import told
 from hocket.training.large.told import asked, tell
 from hocket.training.norm import norm
@@ -145,6 +145,66 @@ def trained(mesh: Mesh, sharded: Any, theta: Arrays, kind: str, masks: Arrays, s
 @pytest.mark.parametrize("axes", MESHES, ids=str)
 def test_law(axes: dict[str, int]) -> None:
     hocket.local_world(int(np.prod([*axes.values()]))).run(lambda comm: law(comm, axes))
+
+
+def a_layer_has_one_norm_whatever_cuts_it(comm: hocket.Communicator) -> None:
+    """LARS and LAMB of a model that is cut along two axes: the whole's bits."""
+    mesh, alike = Mesh(comm, {"data": 2, "tensor": 2}), {"tensor": ALIKE["tensor"]}
+    for optimizer in (Lars(10.0, trust=0.01), Lamb(0.1)):
+        for clip in (None, 0.5):
+            whole = whole_model(1, 2)
+            one = Sharded(optimizer, comm.split(comm.rank), whole, clip=clip)
+            for step in range(1, STEPS + 1):
+                found = noise(whole, mesh.at["data"], step, "nothing")
+                each = {name: gradient(x, found[name]) for name, x in whole.items()}
+                one.step({name: mesh["data"].comm.allreduce(g, "avg", order="rank") for name, g in each.items()})
+            for stage in (1, 2, 3):
+                theta = {name: each.copy() for name, each in mine(mesh, whole_model(1, 2)).items()}
+                sharded = Sharded(optimizer, mesh["data"], theta, stage=stage, clip=clip, alike=alike)
+                trained(mesh, sharded, theta, "nothing", whole, 1, 2)
+                for name, end in read(sharded, theta).items():
+                    same(end, np.ascontiguousarray(mine(mesh, whole)[name]), f"{optimizer} {clip} {stage} {name}")
+    with pytest.raises(ArgumentError, match="Lamb needs the norm of the whole layer: is 'b', 'tied', 'w' alike"):
+        Sharded(Lamb(), mesh["data"], mine(mesh, whole_model(1, 2)))
+
+
+def a_module_has_layers_too(comm: hocket.Communicator) -> None:
+    """torch's parameters, of which one is bfloat16, by names that begin with their modules'."""
+    module = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Linear(3, 2, dtype=torch.bfloat16))
+    for name, p in module.named_parameters():
+        p.data.copy_(torch.from_numpy(dice(len(name)).normal(size=p.shape)))
+    given = {name: np.array(p.detach().float()) for name, p in module.named_parameters()}
+    for optimizer in (Lars(10.0, trust=0.01), Lamb(0.1)):
+        whole = {name: each.copy() for name, each in given.items()}
+        one, many = Sharded(optimizer, comm.split(comm.rank), whole), Sharded(optimizer, comm, parameters(module))
+        for step in range(STEPS):
+            g = {name: dice(step, len(name)).normal(size=x.shape).astype(np.float32) for name, x in given.items()}
+            one.step(g)
+            many.step({name: torch.from_numpy(each) for name, each in g.items()})
+        for name, p in module.named_parameters():
+            assert torch.equal(p.detach(), torch.from_numpy(whole[name]).to(p.dtype)), (optimizer, name)
+        for name, p in module.named_parameters():
+            p.data.copy_(torch.from_numpy(given[name]))
+
+
+def experts_are_layers_of_their_own(comm: hocket.Communicator) -> None:
+    """Whatever their names: each steps as if it were alone; so do the stages of a pipeline."""
+    mesh = Mesh(comm, {"data": 2, "expert": 2})
+    gave = {"w": dice(mesh.at["expert"]).normal(size=(3, 2))}
+    for made in ("experts", "pipeline"):
+        alone, held = ({name: each.copy() for name, each in gave.items()} for _ in "ah")
+        expert = SimpleNamespace(parameters=held, forward=None, backward=None)
+        if made == "experts":
+            Experts(mesh["expert"], [expert])
+        else:
+            mesh = Mesh(comm, {"data": 2, "expert": 2})
+            Pipeline(expert, mesh["expert"], np.zeros((2, 3)), micro=1)
+        one, many = Sharded(Lamb(0.1), comm.split(comm.rank), alone), Sharded(Lamb(0.1), mesh["data"], held)
+        for step in range(STEPS):
+            g = {"w": dice(step, mesh.at["expert"]).normal(size=(3, 2))}
+            one.step(g)
+            many.step(g)
+        same(held["w"], alone["w"], made)
 
 
 def layers_tell(comm: hocket.Communicator) -> None:
@@ -308,7 +368,8 @@ def what_one_rank_gives_wrongly_all_hear(comm: hocket.Communicator) -> None:
 
 
 @pytest.mark.parametrize(
-    "program", [layers_tell, modules_tell, pipelines_and_experts_tell, what_one_rank_gives_wrongly_all_hear,
+    "program", [a_layer_has_one_norm_whatever_cuts_it, a_module_has_layers_too, experts_are_layers_of_their_own,
+                layers_tell, modules_tell, pipelines_and_experts_tell, what_one_rank_gives_wrongly_all_hear,
                 stages_that_step_at_other_times_have_no_common_norm])
 def test_four_ranks(program: Callable[[Any], None]) -> None:
     hocket.local_world(4).run(program)
@@ -352,7 +413,7 @@ def test_what_was_told_ends_with_the_array_and_with_the_ranks() -> None:
     tell(array, lost)
     assert asked(array) == []
     tell(array, living := SimpleNamespace(lost=()), alike=True)
-    assert asked(array) == asked(array.T[0]) == [(living, True)] and asked(array.copy()) == []
+    assert asked(array) == asked(array.T[0]) == [(living, True, False)] and asked(array.copy()) == []
     known = len(told._told)
     del array
     assert len(told._told) == known - 1

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import Experts, Mesh
 from hocket.training.large.experts.routing import room
@@ -198,6 +199,33 @@ def test_two_steps(size: int, transport: str) -> None:
 
 def test_two_steps_need_even_hosts() -> None:
     spread(hosts_of_different_sizes, 3, "threads")
+
+
+def test_the_balancing_loss_is_that_of_switch() -> None:
+    """Its value and gradient, by torch's autograd; and it evens out what the gates prefer."""
+    dice = np.random.default_rng(2)
+    logits = torch.tensor(dice.normal(size=(40, 4)) - np.arange(4), requires_grad=True)
+
+    def program(comm: Any) -> None:
+        experts, largest = Experts(comm, [Linear(n) for n in range(4)], capacity=1.0), []
+        for step in range(600):
+            gates = logits.softmax(1)
+            gates.retain_grad()
+            share = torch.bincount(gates.argmax(1), minlength=4).double() / 40
+            wanted = 0.3 * 4 * (share * gates.mean(0)).sum()
+            logits.grad = None
+            wanted.backward()
+            found, slope = experts.balancing(gates.detach().numpy(), 0.3)
+            assert found == pytest.approx(float(wanted), rel=1e-12)
+            np.testing.assert_allclose(slope, gates.grad.numpy(), rtol=1e-12)
+            largest.append(float(share.max()))
+            if step in (0, 599):
+                experts.forward(np.zeros((40, WIDTH)), gates.detach().numpy())
+                largest.append(experts.dropped)
+            logits.data -= 5 * logits.grad
+        assert largest[0] > 0.5 and largest[-2] < 0.35 and largest[-1] < largest[1] / 2, largest
+
+    hocket.local_world(1).run(program)
 
 
 def test_room_is_that_of_decimals() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from itertools import combinations, product
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.torch.training import pipeline as of_torch
-from hocket.training import Pipeline
+from hocket.training import Mesh, Pipeline
 from hocket.training.large.pipeline.cut import cut, timed
 from hocket.training.large.pipeline.orders import BACKWARD, ORDERS
 from hocket.training.large.stage import Chain
@@ -150,6 +151,111 @@ def no_order_of_sends_is_wrong(comm: Any) -> None:
             same(stage.gradient, gradients[chunk * comm.size + comm.rank], "in another order")
 
 
+class Noisy(Tanh):
+    """tanh(x w) with some of its elements left out, by dice that go on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.dice = np.random.default_rng([7, number])
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        y, kept = super().forward(x)
+        mask = (self.dice.random(y.shape) > 0.5).astype(np.float32)
+        return y * mask, (kept, mask)
+
+    def backward(self, dy: Array, kept: Any) -> Array:
+        return super().backward(dy * kept[1], kept[0])
+
+
+class Repeatable(Noisy):
+    """The dice can be put back."""
+
+    def random_state(self) -> Any:
+        return self.dice.bit_generator.state
+
+    def set_random_state(self, state: Any) -> None:
+        self.dice.bit_generator.state = state
+
+
+class Counted(Tanh):
+    """Counts what of its forward passes is still held."""
+
+    held = passes = most = 0
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        y, kept = super().forward(x)
+        self.held, self.passes = self.held + 1, self.passes + 1
+        self.most = max(self.most, self.held)
+        ticket = Linear()
+        weakref.finalize(ticket, self._let_go)
+        return y, (kept, ticket)
+
+    def _let_go(self) -> None:
+        self.held -= 1
+
+    def backward(self, dy: Array, kept: Any) -> Array:
+        return super().backward(dy, kept[0])
+
+
+def a_pass_is_made_again(comm: Any) -> None:
+    """Gradients are equal, one pass's activations are held instead of all, and there is one forward pass more."""
+    x, wanted = data()
+    for kind, schedule in product((Counted, Repeatable), ("gpipe", "1f1b")):
+        found = []
+        for recompute in (False, True):
+            stage = kind(comm.rank)
+            like = np.empty((ROWS // 12, WIDTH), np.float32)
+            pipe = Pipeline(stage, comm, like, micro=12, schedule=schedule, recompute=recompute)
+            losses = [pipe.step(x if pipe.first else None, loss_of(wanted, 12) if pipe.last else None) for _ in "12"]
+            found.append((losses, stage.gradient))
+            if isinstance(stage, Counted):
+                most = 12 if schedule == "gpipe" else comm.size - comm.rank
+                assert (stage.most, stage.passes) == ((1, 48) if recompute else (most, 24)), (stage.most, stage.passes)
+        assert found[0][0] == found[1][0]
+        same(found[1][1], found[0][1], f"{kind.__name__}, {schedule}")
+    pipe = Pipeline(Chain([Noisy(comm.rank)]), comm, np.empty((2, WIDTH), np.float32), micro=12, recompute=True)
+    with pytest.raises((ArgumentError, hocket.PeerLostError)) as error:
+        pipe.step(x if pipe.first else None, loss_of(wanted, 12) if pipe.last else None)
+    if pipe.last:  # the first one to go back; the others wait for it
+        assert "gave another result the second time. If it draws random numbers, give it random_st" in str(error.value)
+        comm.abort(error.value)
+
+
+def a_pipeline_stays_full(comm: Any) -> None:
+    """Three steps of 4 micro-batches are one step of 12, with weights that are as old; also replicated."""
+    x, wanted = data()
+    rate = np.float32(0.05)
+    mesh = Mesh(comm, {"data": 2, "pipe": comm.size // 2}) if comm.size == 4 else None
+    pipes: Any = comm if mesh is None else mesh["pipe"]
+    ends, losses = [], []
+    for steps, drain in ((1, True), (1, False), (3, False)):
+        stage = Tanh(pipes.rank)
+
+        def update(stage: Tanh = stage) -> None:
+            if mesh is not None:
+                mesh["data"].allreduce(stage.gradient)
+            stage.w -= rate * stage.gradient
+            stage.gradient[...] = 0
+
+        micro = 12 // steps
+        like = np.empty((ROWS // 12, WIDTH), np.float32)
+        pipe = Pipeline(stage, pipes, like, micro=micro, schedule="pipedream", update=update, drain=drain)
+        total = 0.0
+        for part, goal in zip(np.split(x, steps), np.split(wanted, steps), strict=True):
+            total += pipe.step(part if pipe.first else None, loss_of(goal, micro) if pipe.last else None) or 0.0
+        assert len(pipe._kept) == (0 if drain else pipes.size - pipes.rank - 1)
+        if not drain:
+            pipe.finish()
+        ends.append(stage.w.copy())
+        losses.append(total)
+        assert pipe.versions is not None and pipe.versions.most == pipes.size - pipes.rank
+    same(ends[1], ends[0], "one step")
+    same(ends[2], ends[0], "three steps")
+    assert losses[2] == pytest.approx(losses[0])
+    pipe.step(x[:8] if pipe.first else None, loss_of(wanted[:8], 4) if pipe.last else None)  # it begins anew
+    pipe.finish()
+
+
 def weights_are_those_of_the_forward_pass(comm: Any) -> None:
     """PipeDream: micro-batch m sees on rank k the weights after update m - (K-k-1), in both its passes."""
     x, wanted = data()
@@ -184,6 +290,8 @@ def wrong(comm: Any) -> None:
         (ArgumentError, "micro=0 must be at least 1", {"micro": 0}),
         (ArgumentError, "schedule='1b1f' is unknown; known: gpipe, 1f1b, interleaved, pipedream", {"schedule": "1b1f"}),
         (ArgumentError, "micro=1 must be a multiple of the", {"micro": 1, "schedule": "interleaved"}),
+        (ArgumentError, 'drain=False goes with schedule="pipedream", not with', {"drain": False}),
+        (MismatchError, "different recompute", {"recompute": last}),
         (ArgumentError, 'update= goes with schedule="pipedream"', {"schedule": "pipedream"}),
         (ArgumentError, "must have parameters", {"schedule": "pipedream", "update": print}),
         (MismatchError, "different micro: 4 on rank 0", {"micro": 5 if last else 4}),
@@ -223,7 +331,7 @@ class Linear:
 def test_stages(size: int, transport: str) -> None:
     spread((
         gradients_are_those_of_one_rank, several_stages_on_a_rank, no_order_of_sends_is_wrong,
-        weights_are_those_of_the_forward_pass, wrong,
+        weights_are_those_of_the_forward_pass, a_pipeline_stays_full, wrong, a_pass_is_made_again,
     ), size, transport)  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import hocket
 from hocket.errors import ArgumentError, MismatchError
-from hocket.training import SGD, Adagrad, Adam, Mesh, Sharded
+from hocket.training import SGD, Adagrad, Adam, Lamb, Lars, Mesh, Sharded
 from hocket.training.norm import norm
 from support import old_states
 from support.quadratic import gradient, start
@@ -21,6 +21,7 @@ Array = np.ndarray[Any, Any]
 STEPS = 5
 CLIP = 20.0
 OPTIMIZERS = (Adam(lr=0.1, decay=0.01), SGD(lr=0.1, momentum=0.9, nesterov=True, decay=0.01), Adagrad(lr=0.1))
+LAYERED = (Lars(lr=10.0, trust=0.01), Lamb(lr=0.1), Lamb(lr=0.1, vectors=True))
 
 
 def whole(comm: Any, optimizer: Any, steps: int, clip: float | None = None, kind: Any = np.float32) -> dict[str, Array]:
@@ -73,6 +74,57 @@ def bits_of_the_whole(comm: Any) -> None:
                 trained(sharded, theta, comm.rank, range(1, STEPS + 1))
                 for name, each in parameters(sharded, theta).items():
                     same(each, wanted[name], f"{optimizer}, stage {stage}, clip {clip}, {name}")
+
+
+def layers_too(comm: Any) -> None:
+    """LARS and LAMB have the bits of one rank that has all, whose norms are of whole vectors."""
+    alone = comm.split(comm.rank)
+    for optimizer in LAYERED:
+        for clip in (None, CLIP):
+            wanted = start()
+            one = Sharded(optimizer, alone, wanted, clip=clip)
+            for step in range(1, STEPS + 1):
+                grads = gradient(comm.rank, step, wanted)
+                one.step({name: comm.allreduce(np.array(each), "avg", order="rank") for name, each in grads.items()})
+            for stage in (1, 2, 3):
+                theta = start()
+                sharded = Sharded(optimizer, comm, theta, stage=stage, clip=clip)
+                trained(sharded, theta, comm.rank, range(1, STEPS + 1))
+                for name, each in parameters(sharded, theta).items():
+                    same(each, wanted[name], f"{optimizer}, stage {stage}, clip {clip}, {name}")
+
+
+def shards_inside_replicas_outside(comm: Any) -> None:
+    """Two axes: a rank sends 1/L of the gradients along the outer one, and nothing else; bits of averages in two steps.
+    """
+    if comm.size % 2:
+        return
+    mesh = Mesh(comm, {"host": 2, "device": comm.size // 2})
+    inner, outer, n = mesh["device"], mesh["host"], sum(each.size for each in start().values())
+    for optimizer in (OPTIMIZERS[0], *LAYERED[:2]):
+        wanted = start()
+        one = Sharded(optimizer, comm.split(comm.rank), wanted, clip=CLIP)
+        for step in range(1, STEPS + 1):
+            grads = gradient(comm.rank, step, wanted)
+            one.step({
+                name: outer.allreduce(inner.allreduce(np.array(each), "avg", order="rank"), "avg", order="rank")
+                for name, each in grads.items()
+            })  # fmt: skip
+        for stage in (1, 2, 3):
+            theta = {name: np.array(x + np.float32(comm.rank)) for name, x in start().items()}  # begin as rank 0's
+            sharded = Sharded(optimizer, mesh.along("host", "device"), theta, stage=stage, clip=CLIP, shards="device")
+            assert abs(sharded.w.size - n / inner.size) <= 1 + len(sharded.units)
+            before = sum(row.bytes for row in outer.comm.stats())
+            trained(sharded, theta, comm.rank, range(1, STEPS + 1))
+            sent = sum(row.bytes for row in outer.comm.stats()) - before
+            assert sent == STEPS * 4 * sharded.w.size, (sent, outer.comm.stats())
+            for name, each in parameters(sharded, theta).items():
+                same(each, wanted[name], f"{optimizer}, stage {stage}, {name}")
+        state = sharded.state_dict()
+        assert (state["size"], state["rank"]) == (inner.size, inner.rank)
+        sharded.load_state_dict(state)
+    with pytest.raises(ArgumentError, match="shards='host' is not among the axes of these ranks: give mesh.along"):
+        Sharded(Adam(), inner, start(), shards="host")
 
 
 def doubles_too(comm: Any) -> None:
@@ -239,7 +291,8 @@ def wrong(comm: Any) -> None:
 
 
 PROGRAMS = (
-    bits_of_the_whole, doubles_too, memory_is_cut, bytes_are_those_of_the_law, a_unit_comes_while_another_is_in_use,
+    bits_of_the_whole, layers_too, shards_inside_replicas_outside, doubles_too, memory_is_cut,
+    bytes_are_those_of_the_law, a_unit_comes_while_another_is_in_use,
     goes_on_from_a_checkpoint, on_a_mesh, wrong,
 )  # fmt: skip
 

@@ -12,10 +12,12 @@ from torch import nn
 import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.torch.training import parameters
+from hocket.torch.training import pipeline as of_torch_stages
 from hocket.torch.training import tensor as of_torch
-from hocket.training import Adam, ColumnParallel, Mesh, RowParallel, Sharded
+from hocket.training import Adam, ColumnParallel, Mesh, Pipeline, RowParallel, Sharded
 from hocket.training.large.factors import average, costs
-from support.worlds import spread
+from hocket.training.large.stage import Chain, Recomputed
+from support.worlds import same, spread
 
 ROWS, WIDTH, HIDDEN = 12, 6, 24
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
@@ -96,6 +98,57 @@ def bytes_are_the_same_either_way(comm: Any) -> None:
         a.backward(b.backward(*b.forward(hidden)), kept)
         sent.append(mesh["tensor"].sent() - before)
     assert sent == [pytest.approx(2 * 2 * ROWS * WIDTH * 4 * (comm.size - 1) / comm.size)] * 2
+
+
+def a_pair_is_computed_again(comm: Any) -> None:
+    """The same bits, of the input alone, without another message: the sum at the end is not made again."""
+    for sequence in (False, True):
+        found = []
+        for kind in (Recomputed, lambda pair: pair):
+            first, second, x, dy = layers()
+            apart = comm.dup()
+            pair = [
+                kind(each.weight.detach().numpy().T, each.bias.detach().numpy(), apart, sequence=sequence)
+                for kind, each in ((ColumnParallel, first), (RowParallel, second))
+            ]
+            stage = kind(Chain([pair[0], Relu(), pair[1]]))
+            for _ in range(2):
+                y, kept = stage.forward(mine(x, comm, sequence).numpy())
+                before = sum(row.calls for row in apart.stats())
+                dx = stage.backward(mine(dy, comm, sequence).numpy(), kept)
+            calls = sum(row.calls for row in apart.stats()) - before
+            found.append((calls, [y, dx, *pair[0].gradients.values(), *pair[1].gradients.values()]))
+        assert found[0][0] == found[1][0] + sequence, found  # whose rows are gathered again
+        for got, wanted in zip(found[0][1], found[1][1], strict=True):
+            same(got, wanted, f"sequence {sequence}")
+
+
+class Relu:
+    def forward(self, x: Any) -> Any:
+        return np.maximum(x, 0), x > 0
+
+    def backward(self, dy: Any, kept: Any) -> Any:
+        return dy * kept
+
+
+def test_torchs_dropout_is_drawn_again() -> None:
+    """By the state of torch's random numbers, which goes on as without."""
+
+    def program(comm: hocket.Communicator) -> None:
+        found = []
+        for recompute in (False, True):
+            torch.manual_seed(3)
+            module = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Dropout(0.5), nn.Linear(HIDDEN, 1))
+            pipe = Pipeline(of_torch_stages.Stage(module), comm, micro=4, schedule="gpipe", recompute=recompute)
+            targets = torch.ones(ROWS, 1).chunk(4)
+            losses = [
+                pipe.step(np.ones((ROWS, WIDTH), np.float32), of_torch_stages.loss(nn.functional.mse_loss, targets))
+                for _ in range(2)
+            ]
+            found.append((losses, [p.grad.tolist() for p in module.parameters()]))
+        assert found[0] == found[1]
+
+    hocket.local_world(1).run(program)
 
 
 def a_torch_model_in_shards(comm: Any) -> None:
@@ -184,6 +237,7 @@ def wrong(comm: Any) -> None:
 
 PROGRAMS = (
     in_numpy, in_torch, more_axes_are_more_rows, a_torch_model_in_shards, bytes_are_the_same_either_way,
+    a_pair_is_computed_again,
     factors_make_the_dense_gradient, factors_of_other_numbers_of_samples, wrong,
 )  # fmt: skip
 

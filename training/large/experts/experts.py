@@ -20,7 +20,7 @@ from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
 from hocket.training.large.experts.exchange import Straight, TwoSteps
-from hocket.training.large.experts.routing import Route, gradient, room, route
+from hocket.training.large.experts.routing import Route, balancing, gradient, room, route
 from hocket.training.large.stage import Stage
 from hocket.training.large.told import tell_all
 
@@ -105,6 +105,12 @@ class Experts:
         dx = np.zeros_like(dy)
         np.add.at(dx, routed.tokens, self.exchange(gradients, *reversed(kept.counts)))
         return dx, gradient(routed, (dy[routed.tokens] * kept.rows).sum(1), kept.shape)
+
+    def balancing(self, gates: Array, scale: float = 0.01) -> tuple[float, Array]:
+        """The loss that balances the experts (routing.py), of gates of (tokens, experts), and its gradient, which is to
+        be added to that of `backward`.  No message.
+        """
+        return balancing(gates, scale)
 
     def _routed(self, x: Array, gates: Array) -> tuple[Any, Array]:
         """Where rows go, and how many to each expert of each rank; -1, which all ranks see, if gates are wrong."""

@@ -62,6 +62,25 @@ def room(capacity: float | None, top: int, tokens: int, experts: int) -> int | N
     return None if capacity is None else math.ceil(capacity * top * tokens / experts * (1 - 1e-12))
 
 
+def balancing(gates: Array, scale: float) -> tuple[float, Array]:
+    """The loss that balances experts, and its gradient of the gates.
+
+    scale * experts * sum_e f_e P_e: f_e is the share of tokens whose highest gate is e's, P_e the average of its gates,
+    softmax's; `scale` at least, where all are alike.  Switch's, with alpha = 0.01; GShard's is experts^-2 of it.  Of a
+    rank's tokens, as the capacity is: both papers' groups.
+
+    >>> balancing(np.array([[0.75, 0.25], [0.75, 0.25]]), 1.0)[0]
+    1.5
+    """
+    tokens, count = gates.shape
+    if not tokens:
+        return 0.0, np.zeros_like(gates)
+    first = np.argsort(-gates, 1, kind="stable")[:, 0]
+    share = np.bincount(first, minlength=count) / tokens
+    each = (scale * count / tokens) * share
+    return float((gates * each).sum()), np.broadcast_to(each, gates.shape).astype(gates.dtype)
+
+
 def gradient(routed: Route, each: Array, shape: tuple[int, int]) -> Array:
     """The gradient of the gates; `each`: of the rows' weights."""
     gradients = np.zeros(shape, each.dtype)

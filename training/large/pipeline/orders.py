@@ -46,6 +46,18 @@ def one_forward_one_backward(rank: int, ranks: int, micro: int, chunks: int = 1)
     yield from _alternating(forward, backward, ranks - rank - 1)
 
 
+def steady(rank: int, ranks: int, begin: int, micro: int) -> Iterator[Pass]:
+    """Micro-batches `begin` to `begin + micro` of a pipeline that stays full: backward passes follow K-k-1 behind.
+
+    >>> [f"{way[0]}{m}" for begin in (0, 2) for way, m, _ in steady(0, 2, begin, 2)]
+    ['f0', 'f1', 'b0', 'f2', 'b1', 'f3', 'b2']
+    """
+    for m in range(begin, begin + micro):
+        yield Pass(FORWARD, m)
+        if m >= ranks - rank - 1:
+            yield Pass(BACKWARD, m - (ranks - rank - 1))
+
+
 def interleaved(rank: int, ranks: int, micro: int, chunks: int) -> Iterator[Pass]:
     """Micro-batches go in groups of K: each group through the rank's first stage, then its second, ...  M divides by K.
 

@@ -14,12 +14,14 @@ import numpy as np
 from hocket.training.flat import Array
 from hocket.training.large.pipeline.orders import FORWARD, Pass
 
+MOST = 1 << 16
+"""Micro-batches that are told apart: more are never under way."""
 AHEAD = 2
 """Receives that are posted, besides the one that is needed now."""
 
 
 class Passing:
-    """The messages of one step.  `order`: this rank's passes; `chunks`: how many stages each rank has.
+    """The messages of a step, or of several.  `order`: this rank's passes; `chunks`: how many stages each rank has.
 
     `room(pass)`: an array that a message fits in, which may come to be known late (None: not yet).
     """
@@ -34,6 +36,10 @@ class Passing:
         """Passes that need a message which is not posted, in order."""
         self._posted: dict[Pass, tuple[Any, Array]] = {}
         self._sent: list[tuple[Any, Array]] = []
+
+    def follow(self, order: Sequence[Pass]) -> None:
+        """These passes come after those."""
+        self._wanted += [each for each in order if self.source(each) is not None]
 
     def number(self, each: Pass) -> int:
         """The number of the pass's stage, among those of all ranks."""
@@ -78,4 +84,4 @@ class Passing:
             del self._wanted[0]
 
     def _tag(self, way: str, micro: int, sender: int) -> int:
-        return int((2 * micro + (way == FORWARD)) * (self.last + 1) + sender)
+        return int((2 * (micro % MOST) + (way == FORWARD)) * (self.last + 1) + sender)

@@ -3,7 +3,8 @@
 Law: gradients are those of all micro-batches on one rank, in their order, bit for bit, by each schedule but
 "pipedream" (orders.py: order of passes, bubbles, what is kept).  "pipedream" updates a stage after each backward pass,
 whose gradient is that of the weights of its forward pass (versions.py): with all of M micro-batches in one step, those
-of rank k after update max(0, m - (K-k-1)) at micro-batch m.
+of rank k after update max(0, m - (K-k-1)) at micro-batch m.  With `drain=False` the micro-batches of all steps count
+on, and the pipeline stays full.
 
 Bytes of a rank in a step, for each of its stages: its activations to the next stage, and as many gradients to the one
 before.  passing.py says how they travel; cut.py which layers make a stage.
@@ -21,10 +22,10 @@ from hocket.arguments import choices, kind, whole
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
-from hocket.training.large.pipeline.orders import FORWARD, ORDERS, Pass
+from hocket.training.large.pipeline.orders import BACKWARD, FORWARD, ORDERS, Pass, steady
 from hocket.training.large.pipeline.passing import Passing
 from hocket.training.large.pipeline.versions import Versions
-from hocket.training.large.stage import Stage
+from hocket.training.large.stage import Recomputed, Stage
 from hocket.training.large.told import tell_all
 
 Loss = Callable[[Array, int], tuple[float, Array]]
@@ -49,7 +50,9 @@ class Pipeline:
     `rank + size`, ...  `like`: an array of the shape and dtype of one micro-batch's input to this stage, and to each of
     several; the model's first stage needs none.  `micro`: micro-batches in a step.  `schedule`: "1f1b", "gpipe",
     "interleaved", or "pipedream": then `update()` changes the arrays of `stage.parameters` in place, by the gradient
-    of one micro-batch, and forgets it.
+    of one micro-batch, and forgets it.  `recompute`: stages keep their inputs alone (`Recomputed`).  `drain=False`,
+    with "pipedream": a step ends when its forward passes have; the last backward passes of a rank come with the next
+    step, or with `finish()`, which goes before weights are read or saved.
 
     `most`: how many passes were kept at once; `versions`: "pipedream"'s.  All ranks make it together; ArgumentError and
     MismatchError name what is wrong, on all of them.
@@ -57,8 +60,9 @@ class Pipeline:
 
     def __init__(
         self, stage: Stage | Sequence[Stage], comm: Any, like: Any = None, *, micro: int = 8, schedule: str = "1f1b",
-        update: Callable[[], object] | None = None,
+        update: Callable[[], object] | None = None, recompute: bool = False, drain: bool = True,
     ) -> None:  # fmt: skip
+        self.recompute, self.drain = recompute, drain
         self.comm, self.like, self.micro, self.schedule, self._update = comm, like, micro, schedule, update
         self.stages: list[Any] = [*stage] if isinstance(stage, Sequence) else [stage]
         self._takes = agree(comm, "Pipeline", self._said, [_form(each) for each in self._likes()])
@@ -67,8 +71,14 @@ class Pipeline:
             mesh.staged.update(mesh.axes_of(comm))
             mesh.apart.update(mesh.axes_of(comm) if update else ())
         tell_all(self.stages, comm)
+        if recompute:
+            self.stages = [Recomputed(each) for each in self.stages]
         self.first, self.last = comm.rank == 0, comm.rank == comm.size - 1
         self.order = [*ORDERS[schedule](comm.rank, comm.size, micro, len(self.stages))]
+        self._begun = 0
+        """Micro-batches of earlier steps, if it does not drain."""
+        self._kept: dict[tuple[int, int], _Kept] = {}
+        self._messages: Passing | None = None
         self.most = 0
         self.versions = Versions(self.stages[0].parameters, update) if update else None
 
@@ -87,6 +97,8 @@ class Pipeline:
             raise ArgumentError(what)
         if (self.schedule == "pipedream") != (self._update is not None):
             raise ArgumentError('update= goes with schedule="pipedream", which needs it')
+        if not self.drain and self.schedule != "pipedream":
+            raise ArgumentError(f'drain=False goes with schedule="pipedream", not with {self.schedule!r}')
         if self._update is not None and not hasattr(self.stages[0], "parameters"):
             raise ArgumentError(f"stage={self.stages[0]!r} must have parameters: arrays by name")
         if self.comm.rank or len(self.stages) > 1:
@@ -95,7 +107,10 @@ class Pipeline:
             arrays = all(isinstance(getattr(each, "dtype", None), np.dtype) for each in needed)
             if len(likes) != len(self.stages) or not arrays:
                 raise ArgumentError("like must be a NumPy array of the shape of a micro-batch's input to this stage")
-        return {"micro": self.micro, "schedule": self.schedule, "number of stages": len(self.stages)}
+        return {
+            "micro": self.micro, "schedule": self.schedule, "number of stages": len(self.stages),
+            "recompute": bool(self.recompute), "drain": bool(self.drain),
+        }  # fmt: skip
 
     def _likes(self) -> list[Any]:
         return [*self.like] if isinstance(self.like, (list, tuple)) else [self.like] * len(self.stages)
@@ -134,13 +149,39 @@ class Pipeline:
         `batch`: on the first rank; its rows are cut into micro-batches.  `loss`: on the last one.  ArgumentError, on
         all ranks, if either is wrong; MismatchError, on one rank, if its stage gives another shape or dtype, or its
         backward pass another than that of its input: end the job then.  Cost: an allreduce of one number, besides the
-        messages.
+        messages.  With `drain=False` there is none: what is wrong on a rank is raised there, and the others lose it.
         """
         why = self._refusal(batch, loss)
-        if self.comm.allreduce(int(bool(why)), "max"):
+        if not self.drain and why:
+            error = ArgumentError(f"Pipeline: {why}")
+            self.comm.abort(error)
+            raise error
+        if self.drain and self.comm.allreduce(int(bool(why)), "max"):
             agree(self.comm, "Pipeline", lambda: _raise(why))
+        inputs = np.split(batch, self.micro) if self.first and batch is not None else []
         with getattr(self.comm, "noting", contextlib.nullcontext)():
-            return self._run(np.split(batch, self.micro) if self.first and batch is not None else [], loss)
+            if self.drain:
+                self._kept.clear()  # of a step that raised
+                found = self._run(self.order, inputs, loss)
+                self._end()
+                return found
+            order = [*steady(self.comm.rank, self.comm.size, self._begun, self.micro)]
+            found = self._run(order, inputs, loss)
+            self._begun += self.micro
+            return found
+
+    def finish(self) -> None:
+        """Make the backward passes that are left, if it does not drain.  All ranks call it."""
+        left = [Pass(BACKWARD, micro, chunk) for micro, chunk in sorted(self._kept)]
+        with getattr(self.comm, "noting", contextlib.nullcontext)():
+            self._run(left, [], None)
+            self._end()
+        self._begun = 0
+
+    def _end(self) -> None:
+        if self._messages is not None:
+            self._messages.end()
+            self._messages = None
 
     def _refusal(self, batch: Array | None, loss: Loss | None) -> str:
         shape = getattr(batch, "shape", ())
@@ -149,9 +190,8 @@ class Pipeline:
             return f"{rows} cannot be cut into {self.micro} micro-batches"
         return "the last stage needs loss=" if self.last and loss is None else ""
 
-    def _run(self, inputs: Sequence[Array], loss: Loss | None) -> float | None:
-        kept: dict[tuple[int, int], _Kept] = {}
-        likes = self._likes()
+    def _room(self) -> Callable[[Pass], Array | None]:
+        kept, likes = self._kept, self._likes()
 
         def room(each: Pass) -> Array | None:
             if each.way == FORWARD:
@@ -159,21 +199,30 @@ class Pipeline:
             entry = kept.get((each.micro, each.chunk))
             return None if entry is None else np.empty(entry.shape, entry.dtype)
 
-        messages, total = Passing(self.comm, self.order, len(self.stages), room), 0.0
-        for each in self.order:
+        return room
+
+    def _run(self, order: Sequence[Pass], inputs: Sequence[Array], loss: Loss | None) -> float | None:
+        kept, total = self._kept, 0.0
+        if self._messages is None:
+            self._messages = Passing(self.comm, order, len(self.stages), self._room())
+        else:
+            self._messages.follow(order)
+        messages = self._messages
+        for each in order:
             given = messages.source(each) is not None
             stage, key = self.stages[each.chunk], (each.micro, each.chunk)
             if each.way == FORWARD:
-                y, needed = stage.forward(messages.take(each) if given else inputs[each.micro])
+                y, needed = stage.forward(messages.take(each) if given else inputs[each.micro - self._begun])
                 if self.versions:
                     self.versions.begin(each.micro)
                 self._check(each, y)
                 messages.send(each, y)
                 gradient = None
                 if messages.number(each) == messages.last and loss is not None:
-                    one, gradient = loss(y, each.micro)
+                    one, gradient = loss(y, each.micro - self._begun)
                     total += float(one)
                 kept[key] = _Kept(needed, gradient, y.shape, y.dtype)
+                del needed  # else it lives until the next forward pass has another
                 self.most = max(self.most, len(kept))
             else:
                 dy: Any = messages.take(each) if given else kept[key].gradient
@@ -182,7 +231,7 @@ class Pipeline:
                     dx = stage.backward(dy, entry.needed)
                 self._check_back(each, dx, entry)
                 messages.send(each, dx)
-        messages.end()
+                del entry
         return total if self.last else None
 
 

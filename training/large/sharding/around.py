@@ -1,8 +1,9 @@
 """Over which ranks the norm of a whole model goes, and which of this rank's parameters count there.
 
-A model that is cut by tensor or by stage has one norm.  So `Sharded(clip=)` must know, for each axis of the mesh beside
-its own, which parameters are cut along it, and which are alike on its ranks, and count once.  Layers tell it
-(training/large/told.py), a pipeline of its axis, and the caller with `alike=`.  What nobody has told is an error.
+A model that is cut by tensor or by stage has one norm, and so has each of its layers (LARS, LAMB).  So `Sharded` must
+know then, for each axis of the mesh beside its own, which parameters are cut along it, and which are alike on its
+ranks, and count once.  Layers tell it (training/large/told.py), a pipeline of its axis, and the caller with `alike=`.
+What nobody has told is an error.
 """
 
 from __future__ import annotations
@@ -22,20 +23,27 @@ Alike = Mapping[str, Any]
 
 
 class Around:
-    """`comm`: of the ranks that average; `axes`: those along which the model is cut, in one order on all ranks."""
+    """`comm`: of the ranks that average; `axes`: those along which the model is cut, in one order on all ranks.
 
-    def __init__(self, comm: Any, flat: Flat, alike: Alike | None) -> None:
-        self.flat, self.mesh = flat, getattr(comm, "mesh", None)
+    `what`: who wants norms.  `whole`: of the whole model, not only of its layers, of which a pipeline cuts none.
+    """
+
+    def __init__(self, comm: Any, flat: Flat, alike: Alike | None, what: str, whole: bool) -> None:
+        self.flat, self.mesh, self.what, self.whole = flat, getattr(comm, "mesh", None), what, whole
         given = {} if alike is None else self._checked(alike)
         self.listed = {name: set(names) for name, names in given.items() if names != "all"}
         self.told: dict[str, dict[str, bool]] = {}
         """By axis and parameter: is it alike there?  As layers have told."""
+        self.own: dict[str, set[str]] = {}
+        """By axis: parameters that are no parts of one array there."""
         comms: dict[str, Any] = {}
         for name in flat.arrays:
             self._ask(name, comms)
         if self.mesh is not None:
             own = self.mesh.axes_of(comm)
             length = self.mesh.axes
+            if not whole:
+                own = [*own, *self.mesh.staged]
             comms = {axis: self.mesh[axis] for axis in length if length[axis] > 1 and axis not in own}
         self.axes = {axis: each for axis, each in comms.items() if given.get(axis) != "all"}
         self.check_times()
@@ -47,8 +55,9 @@ class Around:
         if apart := sorted(self.axes.keys() & getattr(self.mesh, "apart", set())):
             axis = apart[0]
             raise ArgumentError(
-                f'clip= needs the norm along axis {axis!r}, but a "pipedream" Pipeline updates its stages at other '
-                f'times: say alike={{{axis!r}: "all"}} to clip each stage by its own norm, or take another schedule'
+                f'{self.what} needs the norm along axis {axis!r}, but a "pipedream" Pipeline updates its stages at '
+                f'other times: say alike={{{axis!r}: "all"}} to clip each stage by its own norm, or take another '
+                "schedule"
             )
 
     def _checked(self, alike: Any) -> dict[str, Any]:
@@ -65,25 +74,29 @@ class Around:
         """Facts that layers have told of a parameter."""
         array = self.flat.held.first(name)
         if any(each.is_shard() for each in getattr(array, "placements", ())):
-            how = "clip gradients by torch.nn.utils.clip_grad_norm_ instead"
-            raise ArgumentError(f"{name!r} is a DTensor, whose cuts clip= does not know: {how}")
-        for comm, alike in asked(array):
+            how = "clip gradients by torch.nn.utils.clip_grad_norm_, and step by an optimizer of torch's"
+            raise ArgumentError(f"{name!r} is a DTensor, whose cuts {self.what} does not know: {how}")
+        for comm, alike, own in asked(array):
             axes = [str(tuple(comm.members))] if self.mesh is None else self.mesh.axes_of(comm)
             for axis in axes if comm.size > 1 else ():
                 comms.setdefault(axis, comm)
                 self.told.setdefault(axis, {})[name] = alike
+                if own:
+                    self.own.setdefault(axis, set()).add(name)
 
     def _alike_on(self, axis: str) -> set[str]:
         """ArgumentError: nobody has told of a parameter."""
         told, listed, names = self.told.get(axis, {}), self.listed.get(axis), set(self.flat.arrays)
         if listed is None and axis not in getattr(self.mesh, "staged", ()) and (unknown := sorted(names - told.keys())):
             if self.mesh is None:
-                raise ArgumentError(f"clip= needs to know whether {unknown[0]!r} is cut as others are: make a Mesh")
+                text = f"{self.what} needs to know whether {unknown[0]!r} is cut as others are: make a Mesh"
+                raise ArgumentError(text)
             many = ", ".join(map(repr, unknown[:3])) + (", ..." if len(unknown) > 3 else "")
             raise ArgumentError(
-                f"clip= needs the norm of the whole model: is {many} alike on the ranks of axis {axis!r}, or cut along "
-                f"it? Say alike={{{axis!r}: [the names that are alike there]}}; [] if none is; "
-                '"all" if the model is not cut along it. Layers, and a Pipeline that is made before this, tell it'
+                f"{self.what} needs the norm of the whole {'model' if self.whole else 'layer'}: is {many} alike on the "
+                f"ranks of axis {axis!r}, or cut along it? Say alike={{{axis!r}: [the names that are alike there]}}; "
+                '[] if none is; "all" if the model is not cut along it. '
+                "Layers, and a Pipeline that is made before this, tell it"
             )
         if both := sorted(name for name in listed or () if told.get(name) is False):
             raise ArgumentError(f"alike[{axis!r}] names {both[0]!r}, which its layer has cut along that axis")
@@ -111,6 +124,19 @@ class Around:
                     where = f"{name!r} has the same numbers on ranks {tied} of axis {axis!r}"
                     wrong = wrong or f"{where}: is it tied? Say alike={{{axis!r}: [{name!r}]}}, or [] if it is not"
         return mine, wrong
+
+    def joined(self) -> list[tuple[Any, set[str]]]:
+        """For each axis: its communicator, and the parameters of which its ranks have parts.  Collective as `counted`.
+
+        Not those of stages and experts, which are whole layers, whatever their names.
+        """
+        found = []
+        for axis, comm in self.axes.items():
+            staged = axis in getattr(self.mesh, "staged", ())
+            mine = [] if staged else sorted({*self.flat.arrays} - self.alike[axis] - self.own.get(axis, set()))
+            rows = comm.share(mine, "Sharded")
+            found.append((comm, set(mine).intersection(*map(set, rows))))
+        return found
 
     def _print(self, name: str) -> list[int]:
         """Do its numbers differ (many biases begin with one)?  How many are they, and a digest of them."""

@@ -5,8 +5,14 @@
     stage 3   and parameters                     zero3.py    FSDP
 
 Law: with `order="rank"` the parameters have the bits of the optimizer that is not cut: one that is given
-`comm.allreduce(gradient, "avg", order="rank")`, and clips by `norm` of it.  Optimizers work element by element,
-gradients are added in the order of ranks, and the norm's sum is exact (norm.py).  With a codec it does not hold.
+`comm.allreduce(gradient, "avg", order="rank")`, and clips by `norm` of it.  Optimizers work element by element, or
+layer by layer (layered.py), gradients are added in the order of ranks, and sums of norms are exact (norm.py).  With a
+codec it does not hold.
+
+`shards="device"`, on `mesh.along("host", "device")`: shards lie along one axis, and ranks that differ on the others
+have the same one.  Gradients are averaged along the first (reduce-scatter), then, as shards, along the others;
+parameters are gathered along the first alone.  So a host of L ranks sends 2 (H-1)/H n between H hosts, 1/L of it each
+rank.  The law is that of two averages, one after the other.
 
 Sources: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020; Xu et al.,
 "Automatic cross-replica sharding of weight update in data-parallel training", arXiv 2004.13336.
@@ -31,11 +37,12 @@ STAGES: dict[int, type[Shards]] = {each.stage: each for each in (Zero1, Zero2, Z
 def Sharded(optimizer: Optimizer, comm: Any, parameters: Any, *, stage: int = 1, **settings: Any) -> Any:  # noqa: N802
     """`Zero1`, `Zero2` or `Zero3`: `step(gradients)` averages over the ranks of `comm`, and steps.
 
-    `optimizer`: `Adam`, `SGD`, `Adagrad`, or what has their `slots` and `apply`.  `comm`: a communicator, or an axis of
-    a `Mesh`.  `parameters`: float arrays by name, of equal shapes on all ranks; they begin as rank 0's.  `units`: lists
-    of names that are sent together.  `clip`: the largest norm of the average, over all axes that cut the model;
-    `alike`: by axis, the names of parameters that are alike on its ranks (around.py says when it is needed).  `order`:
-    "rank", or "any", which may be faster.  `codec`: of gradients and parameters on their way.
+    `optimizer`: `Adam`, `SGD`, `Adagrad`, `Lars`, `Lamb`, or what has their `slots` and `apply`.  `comm`: a
+    communicator, or an axis of a `Mesh`; `shards`: along which axis, of `mesh.along` of several.  `parameters`: float
+    arrays by name, of equal shapes on all ranks; they begin as rank 0's.  `units`: lists of names that are sent
+    together.  `clip`: the largest norm of the average, over all axes that cut the model; `alike`: by axis, the names of
+    parameters that are alike on its ranks (around.py says when it is needed).  `order`: "rank", or "any", which may be
+    faster.  `codec`: of gradients and parameters on their way.
 
     All ranks make it together, with equal arguments; ArgumentError and MismatchError name what is wrong on all of them.
 

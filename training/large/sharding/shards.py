@@ -15,6 +15,8 @@ from hocket.training.large.agreeing import agree, ranks
 from hocket.training.large.sharding import states
 from hocket.training.large.sharding.around import Alike, Around, refuse
 from hocket.training.large.sharding.cutting import Unit, checked, cut, pieces
+from hocket.training.large.sharding.layers import Layers
+from hocket.training.layered import Layered
 from hocket.training.norm import norm
 from hocket.training.optimizers import Optimizer
 
@@ -28,21 +30,26 @@ class Shards:
     def __init__(
         self, optimizer: Optimizer, comm: Any, parameters: Any, *, units: Sequence[Sequence[str]] | None = None,
         clip: float | None = None, order: str = "rank", codec: Any = None, alike: Alike | None = None,
+        shards: str | None = None,
     ) -> None:  # fmt: skip
         self.optimizer, self.comm, self.clip, self.order, self.codec = optimizer, comm, clip, order, codec
         self.axes: list[Any] = []
-        """Axes along which the model is cut besides `comm`: `clip` takes the norm over them, too."""
-        around = self._around_it = None if clip is None else self._around(parameters, units, alike)
-        agree(comm, "Sharded", lambda: self._said(parameters, units))
-        self.units = cut(self.flat, self._groups(units), comm.rank, comm.size)
+        """Axes along which the model is cut besides `comm`: norms go over them, too."""
+        layered = isinstance(optimizer, Layered)
+        around = self._around_it = self._around(parameters, units, alike) if layered or clip is not None else None
+        agree(comm, "Sharded", lambda: self._said(parameters, units, shards))
+        self.inside, self.outside = _apart(comm, shards)
+        """Ranks that have the other shards; and those that have this one, too, if there are any."""
+        me, size = self.inside.rank, self.inside.size
+        self.units = cut(self.flat, self._groups(units), me, size)
         self.of = {name: unit for unit in self.units for name in unit.names}
-        self.size = sum(unit.counts[comm.rank] for unit in self.units)
+        self.size = sum(unit.counts[me] for unit in self.units)
         """Elements of this rank's shard."""
         self.w, self.gradient = (np.empty(self.size, self.flat.dtype) for _ in "wg")
         self.slots = {name: np.zeros_like(self.w) for name in optimizer.slots}
         self.steps = 0
-        self._own = pieces(self.flat, self.units, comm.rank)
-        coded = codec is not None or getattr(comm, "codec", None) is not None  # an axis of a Mesh may have one
+        self._own = pieces(self.flat, self.units, me)
+        coded = codec is not None or getattr(self.inside, "codec", None) is not None  # an axis of a Mesh may have one
         self._exact = self.flat.exact() and not coded
         """Do the parameters show all bits of `w`?"""
         self._coarse: Array | None = np.empty_like(self.w) if coded else None
@@ -54,6 +61,8 @@ class Shards:
             counted, wrong = around.counted()
             self._tell(wrong)
             self._counted = [piece for piece in self._own if piece.name in counted]
+        joined = [] if around is None or not layered else around.joined()
+        self._layers = (Layers(self.flat, self._own, self.inside, joined),) if layered else ()
 
     # --- what each stage says
 
@@ -84,16 +93,18 @@ class Shards:
 
     def _update(self) -> float | None:
         """Change this rank's shard by the averaged gradient.  The norm before clipping, if it clips."""
+        if self.outside is not None and self.outside.size > 1:
+            self.outside.allreduce(self.gradient, "avg", order=self.order, **self._coded())
         length = None
         if self.clip is not None:
-            length = norm(self._once(), self.comm, *self.axes)
+            length = norm(self._once(), self.inside, *self.axes)
             if not math.isfinite(length):
                 raise ArgumentError(f"Sharded: step {self.steps + 1}: the gradient's norm is {length}; nothing changed")
             if length > self.clip:
                 self.gradient *= self.gradient.dtype.type(self.clip / length)
         self._take_changes()
         self.steps += 1
-        self.optimizer.apply(self.w, self.gradient, self.slots, self.steps)
+        self.optimizer.apply(self.w, self.gradient, self.slots, self.steps, *self._layers)
         return length
 
     def _once(self) -> Array:
@@ -103,9 +114,9 @@ class Shards:
         return np.concatenate([self.gradient[:0], *(self.gradient[piece.shard] for piece in self._counted)])
 
     def _averaged(self, unit: Unit, whole: Array, **how: Any) -> Any:
-        """Average a unit's gradient over all ranks, into this rank's shard."""
+        """Average a unit's gradient over the ranks of all shards, into this rank's."""
         out = self.gradient[unit.shard]
-        return self.comm.reduce_scatterv(whole, unit.counts, "avg", out, order=self.order, **self._coded(), **how)
+        return self.inside.reduce_scatterv(whole, unit.counts, "avg", out, order=self.order, **self._coded(), **how)
 
     def _gathered(self, unit: Unit) -> Array:
         """A unit's parameters."""
@@ -114,7 +125,7 @@ class Shards:
         return whole
 
     def _gather(self, unit: Unit, whole: Array, **how: Any) -> Any:
-        return self.comm.allgatherv(self.w[unit.shard], unit.counts, out=whole, **self._coded(), **how)
+        return self.inside.allgatherv(self.w[unit.shard], unit.counts, out=whole, **self._coded(), **how)
 
     def _coded(self) -> dict[str, Any]:
         return {} if self.codec is None else {"codec": self.codec}
@@ -195,8 +206,8 @@ class Shards:
 
     def _mine(self, unit: Unit, whole: Array) -> Array:
         """This rank's piece of a unit."""
-        begin = sum(unit.counts[: self.comm.rank])
-        return whole[begin : begin + unit.counts[self.comm.rank]]
+        begin = sum(unit.counts[: self.inside.rank])
+        return whole[begin : begin + unit.counts[self.inside.rank]]
 
     def _around(self, parameters: Any, units: Any, alike: Alike | None) -> Around:
         """Where the model is cut; raises on all ranks of the mesh."""
@@ -205,8 +216,9 @@ class Shards:
         own: list[list[str]] = []
 
         def said() -> dict[str, Any]:
-            self._said(parameters, units)
-            found.append(Around(self.comm, self.flat, alike))
+            self._said(parameters, units, None)
+            what = type(self.optimizer).__name__ if self.clip is None else "clip="
+            found.append(Around(self.comm, self.flat, alike, what, self.clip is not None))
             own.extend([[*self.flat.arrays], sorted(set[str]().union(*found[0].listed.values()))])
             axes = found[0].axes if mesh is not None else range(len(found[0].axes))
             return {"clip": self.clip, "axes that cut the model": [*axes]}
@@ -218,19 +230,25 @@ class Shards:
             raise ArgumentError(f"Sharded: alike= names {unknown[0]!r}, which is not a parameter; {what}")
         self.axes = [*found[0].axes.values()]
         return found[0]
-    def _said(self, parameters: Any, units: Any) -> dict[str, Any]:
+
+    def _said(self, parameters: Any, units: Any, shards: str | None) -> dict[str, Any]:
         """Settings that have to be the same on all ranks."""
         self.flat = flat(parameters)
         refuse(self.comm, self.flat)
+        if shards is not None:
+            mesh = getattr(self.comm, "mesh", None)
+            if mesh is None or shards not in self.comm.name.split("+"):
+                how = f"give mesh.along(...) of it and others, or leave shards= out: got {self.comm!r}"
+                raise ArgumentError(f"shards={shards!r} is not among the axes of these ranks: {how}")
         if not (hasattr(self.optimizer, "slots") and hasattr(self.optimizer, "apply")):
-            raise ArgumentError(f"optimizer={self.optimizer!r} must be one of hocket.training's: Adam, SGD, Adagrad")
+            raise ArgumentError(f"optimizer={self.optimizer!r} must be one of hocket.training's, as Adam or Lamb")
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ArgumentError(f"clip={self.clip!r} must be a number above 0: the largest norm")
         if self.order not in ("rank", "any"):
             raise ArgumentError(f"order={self.order!r} is unknown; {choices(self.order, ['rank', 'any'])}")
         return {
-            "stage": self.stage, "optimizer": repr(self.optimizer), "clip": self.clip, "order": self.order,
-            "codec": str(self.codec), "dtype": str(self.flat.dtype), "units": self._groups(units),
+            "stage": self.stage, "shards": shards, "optimizer": repr(self.optimizer), "clip": self.clip,
+            "order": self.order, "codec": str(self.codec), "dtype": str(self.flat.dtype), "units": self._groups(units),
             "parameters": [[name, list(shape)] for name, shape in self.flat.shapes.items()],
         }  # fmt: skip
 
@@ -259,3 +277,11 @@ class Shards:
             vector[where] = part
         self.steps = int(given[0]["step"])
         self._spread()
+
+
+def _apart(comm: Any, shards: str | None) -> tuple[Any, Any]:
+    """The ranks that have one shard each, along an axis of a mesh; and those with the same one, along all others."""
+    if shards is None:
+        return comm, None
+    others = [name for name in comm.name.split("+") if name != shards]
+    return comm.mesh[shards], comm.mesh.along(*others) if others else None

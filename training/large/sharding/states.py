@@ -21,7 +21,7 @@ FIELDS = {"kind", "size", "rank", "step", "arrays", "numbers"}
 
 def saved(shards: Shards) -> dict[str, Any]:
     """This rank's part."""
-    mine = pieces(shards.flat, shards.units, shards.comm.rank)
+    mine = pieces(shards.flat, shards.units, shards.inside.rank)
     arrays = {
         f"{what}/{piece.name}": vector[piece.shard].copy() for what, vector in shards.vectors.items() for piece in mine
     }
@@ -31,7 +31,7 @@ def saved(shards: Shards) -> dict[str, Any]:
         "optimizer": repr(shards.optimizer),
     }  # fmt: skip
     return {
-        "kind": KIND, "size": shards.comm.size, "rank": shards.comm.rank, "step": shards.steps, "arrays": arrays,
+        "kind": KIND, "size": shards.inside.size, "rank": shards.inside.rank, "step": shards.steps, "arrays": arrays,
         "numbers": numbers,
     }  # fmt: skip
 
@@ -41,7 +41,7 @@ def found(shards: Shards, given: Sequence[dict[str, Any]]) -> list[tuple[Array, 
     _check(shards, given)
     return [
         (vector, piece.shard, _part(given, what, piece.name, piece.first, piece.shard.stop - piece.shard.start))
-        for what, vector in shards.vectors.items() for piece in pieces(shards.flat, shards.units, shards.comm.rank)
+        for what, vector in shards.vectors.items() for piece in pieces(shards.flat, shards.units, shards.inside.rank)
     ]  # fmt: skip
 
 
