@@ -13,6 +13,8 @@ from hocket.errors import ArgumentError
 
 Encode = Callable[[Array], Array]
 Decode = Callable[[Array, int], Array]
+NOT_FINITE = -1
+"""Takes the place of a length, as the user's codec need not have a NaN: integers have none."""
 
 
 class Own(Method):
@@ -21,6 +23,8 @@ class Own(Method):
     `encode(x)`: x is float32 of one dimension, which it does not change; it returns an array of any dtype and length.
     `decode(wire, count)`: of the bytes of that, a uint8 array, it makes `count` float32 again, the same on all ranks.
     `name`: in words, with parameters, as states are loaded by equal names only.
+
+    A vector with a NaN or an infinity is not encoded; the result is NaN on all ranks.
 
     (p-1)n bytes per rank, where n are those of the encoded vector, and p decodings: for few ranks, and to try a codec.
     Raises ArgumentError, on all ranks, if `decode` makes something else than `count` numbers.
@@ -45,8 +49,13 @@ class Own(Method):
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         flat = vector.reshape(-1)
-        wire = np.ascontiguousarray(self._encode(flat)).reshape(-1).view(np.uint8)
-        lengths = comm.allgather(np.array([wire.size])).tolist()
+        wire = np.empty(0, np.uint8)
+        if finite := not np.isnan(flat).any():
+            wire = np.ascontiguousarray(self._encode(flat)).reshape(-1).view(np.uint8)
+        lengths = comm.allgather(np.array([wire.size if finite else NOT_FINITE])).tolist()
+        if NOT_FINITE in lengths:
+            result[...] = np.nan
+            return Averaged({}, 0, finite=False)
         parts = np.split(comm.allgatherv(wire, lengths), np.cumsum(lengths)[:-1])
         decoded = [self._floats(part, flat.size) for part in parts]
         flat -= decoded[comm.rank]

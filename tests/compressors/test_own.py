@@ -45,6 +45,28 @@ def test_what_is_lost_is_sent_later(size: int, transport: str) -> None:
     spread(feeds_back, size, transport)
 
 
+def blind(x: Array) -> Array:
+    """Whole numbers, of which a NaN is one, too."""
+    return np.where(np.isfinite(x), np.rint(x), 0).astype(np.int8)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_nan_reaches_all_ranks_though_the_codec_has_none(value: float) -> None:
+    def run(comm: hocket.Communicator) -> None:
+        compressor = Compressor(comm, Own("blind", blind, lambda wire, count: wire.view(np.int8)))
+        for bad in (False, True, False):
+            xs = [np.full(5, 3.2, np.float32), np.full(2, 1.0, np.float32)]
+            if bad and comm.rank == 1:
+                xs[0][4] = value
+            compressor.allreduce_all(xs, ["a", "b"])
+            assert np.isnan(xs[0]).all() if bad else (xs[0] == 3).all(), (bad, xs)
+            assert bad or (xs[1] == 1).all(), (bad, xs)
+            assert not comm.check_equal(np.nan_to_num(xs[0]))
+        assert (compressor.allreduce(np.full(5, 3.2, np.float32), "a") == 4).all()  # of the NaN nothing is owed
+
+    hocket.local_world(2).run(run)
+
+
 def test_what_decodes_to_another_length_is_told_on_all_ranks() -> None:
     def run(comm: hocket.Communicator) -> None:
         wrong = Own("wrong", nearest, lambda wire, count: np.zeros(count + 1))
