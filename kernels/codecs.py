@@ -11,7 +11,7 @@ import numpy as np
 
 from hocket.kernels.cpu import reduce
 
-WHOLE, FP8, SIGN, ONEBIT, NATURAL, F16, BF16 = range(7)
+WHOLE, FP8, SIGN, ONEBIT, NATURAL, F16, BF16, EXACT, SUMS, EXTREMES = range(10)
 MAX, L2 = range(2)
 
 
@@ -39,6 +39,16 @@ class Codec(NamedTuple):
     clip: float = 0.0
     stochastic: bool = False
     seed: int = 0
+    dtype: int = 0
+    """The dtype's code, of exact sums (kernels/exact/) ..."""
+    words: int = 0
+    base: int = 0
+    """... the words of a wide number, and the exponent of its last bit ..."""
+    rows: int = 0
+    stride: int = 0
+    """... the rows of x, which are added too, and the bytes from one to the next ..."""
+    divisor: float = 0.0
+    """... and what the sum is divided by, before it is rounded; 0: by nothing."""
 
     def __str__(self) -> str:
         return self.name

@@ -10,6 +10,8 @@ from hocket.arguments import optional, seconds
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
+ORDERS = ("any", "rank", "exact")
+
 
 class Lasting(str):
     """A `within` that is one object for all calls that are alike: they may take the short way."""
@@ -34,6 +36,8 @@ class Ask(NamedTuple):
     owner_residual: Any = None
     within: str = ""
     """The call of hocket's that this one is a part of: shown in errors, and compared between ranks."""
+    axis: int | None = None
+    """0: the rows of x are addends.  Calls with it never take the short way, which does not know it."""
 
 
 def checked(ask: Ask) -> Ask:
@@ -42,6 +46,9 @@ def checked(ask: Ask) -> Ask:
     if not (algorithm is None or isinstance(algorithm, (str, Algorithm))):
         raise ArgumentError(f"algorithm={reprlib.repr(algorithm)} must be a name or an Algorithm")
     optional(ask.transport, "transport")
-    if order not in ("any", "rank"):
-        raise ArgumentError(f"order={reprlib.repr(order)} is neither 'any' nor 'rank'")
+    if order not in ORDERS:
+        raise ArgumentError(f"order={reprlib.repr(order)} is not one of 'any', 'rank' and 'exact'")
+    if ask.axis is not None and (order != "exact" or type(ask.axis) is not int or ask.axis != 0):
+        asked = f"axis={reprlib.repr(ask.axis)}"
+        raise ArgumentError(f"{asked}: only axis=0 can be asked for, and with order='exact' alone")
     return ask if timeout is None else ask._replace(timeout=seconds(timeout, "timeout", "HOCKET_TIMEOUT"))

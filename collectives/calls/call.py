@@ -41,6 +41,8 @@ class Call:
     encoded: DType | Codec | None = None
     residuals: tuple[Buffer | None, ...] = ()
     """Its encodings add and leave these, in the order of the spaces from BEFORE on (calls/residuals.py)."""
+    exact: Any = None
+    """An `Exact` (calls/exact.py) if its sums are."""
     private: bool = False
     """No other rank knows our counts (alltoallv)."""
     result: Any = None
@@ -62,11 +64,16 @@ class Call:
         return self.wire.nbytes(count)
 
     @property
+    def carried(self) -> int:
+        """Bytes of the vector, as calls are counted."""
+        return self.on_wire(self.count) if self.exact is None else self.count * self.model.dtype.itemsize
+
+    @property
     def kind(self) -> Hashable:
         """Calls of one kind may have one plan."""
         ends = self.src is None, self.dst is None
         of = self.collective, self.model.dtype, self.count, self.counts, self.root, self.in_place, self.private
-        return *of, *ends, *self.keeps
+        return *of, *ends, *self.keeps, self.exact
 
     @property
     def addresses(self) -> tuple[int, int]:
@@ -108,7 +115,8 @@ class Call:
     def agreed(self) -> str:
         """All ranks must have this in common, for the fingerprint."""
         shape = "" if self.private else f"{self.count}|{self.counts}"
-        return f"{self.collective}|{self.model.dtype.name}|{self.codec}|{self.keeps}|{self.root}|{shape}"
+        exact = "" if self.exact is None else f"exact|{self.exact.rows is not None}"
+        return f"{self.collective}|{self.model.dtype.name}|{self.codec}{exact}|{self.keeps}|{self.root}|{shape}"
 
     def words(self, op: str, algorithm: str | None, members: Sequence[int]) -> str:
         """The call in words, with all that ranks may differ in; `algorithm`: the one that was asked for.
@@ -118,7 +126,11 @@ class Call:
         if self.collective in ("barrier", "close"):
             return f"{self.collective}()"
         root = members[self.root] if self.contract.rooted else None
-        options = {"op": op or None, "root": root, "algorithm": algorithm, "codec": self.codec or None}
+        order, axis = (None, None) if self.exact is None else ("exact", None if self.exact.rows is None else 0)
+        options = {
+            "op": op or None, "root": root, "algorithm": algorithm, "order": order, "axis": axis,
+            "codec": self.codec or None,
+        }  # fmt: skip
         parts = [f"{self.model.dtype.name}{list(self.model.shape)}"]
         if self.private and self.counts is not None:
             row, half = max(1, math.prod(self.model.shape[1:])), len(self.counts) // 2

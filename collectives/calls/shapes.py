@@ -5,6 +5,7 @@ This is the only place that knows shapes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from hocket.arguments import rank_in, wholes
 from hocket.collectives.arrays.buffers import Buffer, describe, empty_like, overlap
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call, shortened
+from hocket.collectives.calls.exact import added_rows
 from hocket.errors import ArgumentError
 
 
@@ -228,8 +230,25 @@ def alltoall(
     return Call("alltoall", src, dst, src.count, counts=elements, private=send is not None, result=result)
 
 
+def added(ask: Ask, x: Any, out: Any, rank: int, size: int) -> Call:
+    """The call that adds the rows of x, too: as of one row, with a result of its own."""
+    src = describe(x)
+    exact = added_rows(src)
+    first = x[:1].reshape(tuple(src.shape[1:]))
+    if ask.collective not in ("allreduce", "reduce", "reduce_scatter"):
+        raise ArgumentError(f"{ask.collective} takes no axis=; allreduce, reduce and reduce_scatter do")
+    if out is None and ask.collective == "allreduce":
+        out = empty_like(src, tuple(src.shape[1:]))
+    call = resolve_call(ask._replace(axis=None), first, out, rank, size)
+    if call.dst is not None:
+        _apart(src, call.dst, "axis=0")
+    return dataclasses.replace(call, src=src, exact=exact)
+
+
 def resolve_call(ask: Ask, x: Any, out: Any, rank: int, size: int) -> Call:
     """The call that `ask` and the arrays make."""
+    if ask.axis is not None:
+        return added(ask, x, out, rank, size)
     collective, counts, root = ask.collective, ask.counts, rank_in(size, ask.root, "root")
     if collective in ("barrier", "close"):
         nothing = describe(x)

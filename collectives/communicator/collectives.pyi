@@ -10,30 +10,31 @@ class Collectives(ShortWay):
     def allreduce(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
+        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None, axis: int | None = None,
     ) -> Any: ...
     def reduce(
         self, x: Any, root: int = 0, op: Op = "sum", out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        order: str = "any",
+        order: str = "any", axis: int | None = None,
     ) -> Any: ...
     def reduce_scatter(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
+        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None, axis: int | None = None,
     ) -> Any: ...
     def reduce_scatterv(
         self, x: Any, counts: Sequence[int], op: Op = "sum", out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
         order: str = "any", codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
+        axis: int | None = None,
     ) -> Any: ...
     def scan(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "rank",
     ) -> Any: ...
     def exscan(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "rank",
     ) -> Any: ...
     def broadcast(
         self, x: Any, root: int = 0, async_op: bool = False, timeout: float | None = None,

@@ -12,11 +12,12 @@ from typing import Any
 from cpython.ref cimport PyObject
 
 from hocket.collectives.calls.ask cimport Ask, asking
-from hocket.collectives.quick.shortcut cimport ShortWay
+from hocket.collectives.quick.shortcut cimport ShortWay, owned
 
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.calls.ops import Op
-from hocket.collectives.quick.shortcut import NOTHING
+from hocket.collectives.calls.numbers import KINDS
+from hocket.collectives.quick.shortcut import NOTHING, TREES
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 
@@ -26,17 +27,27 @@ cdef object nothing = NOTHING   # a name of C's: a barrier is short
 cdef class Collectives(ShortWay):
     """All ranks call these in the same order."""
 
+    cdef object _added(self, object x, object out, Ask* ask, object axis):
+        """A call on rows that are added: never a short one."""
+        if isinstance(x, KINDS) or isinstance(x, TREES):
+            raise ArgumentError(f"axis={axis!r} takes one array, whose rows are added; got a {type(x).__name__}")
+        return self.shortcut.runner().general(x, out, owned(ask)._replace(axis=axis))
+
     # --- reductions
 
     def allreduce(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
+        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None, axis: int | None = None,
     ) -> Any:
         """Combine all ranks' x; every rank gets the result, in place or in `out`.
 
-        order="rank": combine strictly in rank order.  All ranks hold the same bits in any case.
-        Cost: at least 2n(p-1)/p bytes per rank.
+        order="rank": combine strictly in rank order.  order="exact": the sum of floats is rounded once, so its bits
+        depend on the addends alone, not on who has them or adds first (docs/numbers.md).  All ranks hold the same bits
+        in any case.  Cost: at least 2n(p-1)/p bytes per rank.
+
+        `axis`: 0, with order="exact": the rows of x are addends, too.  The result, of x.shape[1:], is a new array or
+        `out`; ranks may have different numbers of rows.
 
         `owner_residual`: (before, after) as `residual`, of the sums: who encodes the sum of an element adds its
         `before` to it, and has in `after` what the encoding loses.  Both are of x's shape; a rank touches only the
@@ -57,25 +68,27 @@ cdef class Collectives(ShortWay):
         cdef Ask ask = asking("allreduce", op, async_op, timeout, algorithm, transport)
         ask.order, ask.codec = <PyObject*>order, <PyObject*>codec
         ask.residual, ask.owner_residual = <PyObject*>residual, <PyObject*>owner_residual
-        return self.call(x, out, &ask)
+        return self.call(x, out, &ask) if axis is None else self._added(x, out, &ask, axis)
 
     def reduce(
         self, x: Any, root: int = 0, op: Op = "sum", out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
-        order: str = "any",
+        order: str = "any", axis: int | None = None,
     ) -> Any:
         """Combine all ranks' x; the root gets the result (new, or in `out`), the others None.  x is untouched.
+
+        `axis`: as in `allreduce`.
 
         Cost: at least n(p-1)/p bytes per rank.
         """
         cdef Ask ask = asking("reduce", op, async_op, timeout, algorithm, transport)
         ask.root, ask.order = <PyObject*>root, <PyObject*>order
-        return self.call(x, out, &ask)
+        return self.call(x, out, &ask) if axis is None else self._added(x, out, &ask, axis)
 
     def reduce_scatter(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
         algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "any",
-        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
+        codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None, axis: int | None = None,
     ) -> Any:
         """Combine all ranks' x of size * m rows; rank r gets rows r*m .. (r+1)*m.  n(p-1)/p bytes per rank.
 
@@ -84,39 +97,42 @@ cdef class Collectives(ShortWay):
         cdef Ask ask = asking("reduce_scatter", op, async_op, timeout, algorithm, transport)
         ask.order, ask.codec = <PyObject*>order, <PyObject*>codec
         ask.residual, ask.owner_residual = <PyObject*>residual, <PyObject*>owner_residual
-        return self.call(x, out, &ask)
+        return self.call(x, out, &ask) if axis is None else self._added(x, out, &ask, axis)
 
     def reduce_scatterv(
         self, x: Any, counts: Sequence[int], op: Op = "sum", out: Any = None, async_op: bool = False,
         timeout: float | None = None, algorithm: str | Algorithm | None = None, transport: str | None = None,
         order: str = "any", codec: str | Codec | None = None, residual: Any = None, owner_residual: Any = None,
+        axis: int | None = None,
     ) -> Any:
         """reduce_scatter with counts[r] rows for rank r; all ranks give the same counts."""
         counts = _given(counts)
         cdef Ask ask = asking("reduce_scatter", op, async_op, timeout, algorithm, transport)
         ask.counts, ask.order, ask.codec = <PyObject*>counts, <PyObject*>order, <PyObject*>codec
         ask.residual, ask.owner_residual = <PyObject*>residual, <PyObject*>owner_residual
-        return self.call(x, out, &ask)
+        return self.call(x, out, &ask) if axis is None else self._added(x, out, &ask, axis)
 
     def scan(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "rank",
     ) -> Any:
         """Rank r gets the combination of ranks 0..r, in rank order; in place or in `out`.
 
-        Cost: ceil(log2 p) steps of n bytes.
+        order="exact": sums of floats are rounded once.  Cost: ceil(log2 p) steps of n bytes.
         """
         cdef Ask ask = asking("scan", op, async_op, timeout, algorithm, transport)
-        ask.order = <PyObject*><object>"rank"
+        order = _kept_order(order)
+        ask.order = <PyObject*>order
         return self.call(x, out, &ask)
 
     def exscan(
         self, x: Any, op: Op = "sum", out: Any = None, async_op: bool = False, timeout: float | None = None,
-        algorithm: str | Algorithm | None = None, transport: str | None = None,
+        algorithm: str | Algorithm | None = None, transport: str | None = None, order: str = "rank",
     ) -> Any:
-        """Rank r gets the combination of ranks 0..r-1; rank 0's result is left as it was."""
+        """Rank r gets the combination of ranks 0..r-1; rank 0's result is left as it was.  `order`: as in `scan`."""
         cdef Ask ask = asking("exscan", op, async_op, timeout, algorithm, transport)
-        ask.order = <PyObject*><object>"rank"
+        order = _kept_order(order)
+        ask.order = <PyObject*>order
         return self.call(x, out, &ask)
 
     # --- movement
@@ -232,6 +248,11 @@ cdef class Collectives(ShortWay):
         cdef Ask ask = asking("barrier", None, async_op, timeout, algorithm, transport)
         work = self.call(nothing, None, &ask)
         return work.giving(None) if async_op else None
+
+
+cdef str _kept_order(order):
+    """The order of a scan: that of the ranks, unless its sums are exact.  One object for all calls that are alike."""
+    return "exact" if order == "exact" else "rank" if order in ("rank", "any") else order
 
 
 def _given(counts: Sequence[int], what: str = "counts") -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Do all ranks hold the same bits?  Digests are compared, and nothing else travels."""
+"""Do all ranks hold the same bits?  Digests are compared, and nothing else travels.  And where are bits promised?"""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy
+
+from hocket.algorithms.language.contract import CONTRACTS
+from hocket.arguments import choices
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.base.groups import at_once
+from hocket.collectives.calls.ask import ORDERS
+from hocket.collectives.calls.exact import promised
 from hocket.collectives.quick.packing import leaves_of
+from hocket.errors import ArgumentError
+from hocket.kernels import ops
 from hocket.kernels.digest import digest
+from hocket.kernels.dtypes import by_name, from_numpy, from_torch_name
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
@@ -35,6 +44,34 @@ class Equality:
         {"x['b']": [(0, 1), (2,)]}
         """
         return differing(cast("Communicator", self), x)
+
+
+    def reproducible(self, call: str, dtype: Any, op: str = "sum", order: str = "any") -> str:
+        """Where does this call give the same bits?  "run", "rank order" or "exact"; docs/numbers.md has the promises.
+
+        "run": on all ranks, and in each run of the same program on the same ranks.  "rank order": wherever ranks have
+        the same addends in the same order, whatever the algorithm, the transport and the length.  "exact": wherever the
+        addends are the same, whoever has them.  `call`: a collective; `dtype`: of NumPy or torch, or its name.  Nothing
+        is sent.
+
+        >>> import hocket
+        >>> comm = hocket.local_world(1).comms[0]
+        >>> [comm.reproducible("allreduce", "float32", order=order) for order in ("any", "rank", "exact")]
+        ['run', 'rank order', 'exact']
+        >>> comm.reproducible("allreduce", "int32"), comm.reproducible("allgather", "float32")
+        ('exact', 'exact')
+        """
+        if call not in CONTRACTS:
+            raise ArgumentError(f"call={call!r} is not a collective; {choices(call, CONTRACTS)}")
+        if order not in ORDERS:
+            raise ArgumentError(f"order={order!r} is unknown; {choices(order, ORDERS)}")
+        if isinstance(dtype, str):
+            row = by_name(dtype)
+        else:
+            text = str(dtype)
+            row = from_torch_name(text) if text.startswith("torch.") else from_numpy(numpy.dtype(dtype))
+        name = "avg" if op == "avg" else "premul_sum" if op == "premul_sum" else ops.by_name(op).name
+        return promised(call, row, name, order)
 
 
 def differing(comm: Communicator, tree: Any) -> dict[str, Groups]:

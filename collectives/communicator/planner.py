@@ -15,6 +15,7 @@ from hocket.algorithms.proof.first_use import proven
 from hocket.algorithms.proof.residuals import keeps_residuals
 from hocket.algorithms.proof.rounding import Numbers, numbers
 from hocket.collectives.base.callsite import caller_site
+from hocket.collectives.calls import exact
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
@@ -51,6 +52,8 @@ NO_OP = Resolved("", -1)
 EMPTY = ChunkLayout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
 """A meeting's layout: every rank has and wants nothing."""
 DONE = CODES["done"]
+PACKED_MORE = 256
+"""Bytes that a short packed message may be longer than its memory."""
 
 
 class Planner:
@@ -81,6 +84,9 @@ class Planner:
             raise ArgumentError(_keeps_none(call, algorithm, self.size))
         if call.codec and algorithm.far is not None and isinstance(call.encoded, DType):
             call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
+        if call.exact is not None:
+            call, how = exact.encoded(call, how, algorithm, self.size)
+        packing = exact.packing(call)
         if queue.carries(call, algorithm, how):
             return self._met_plan(queue, call, how, ask, algorithm)
         layout = call.layout(algorithm, self.rank, self.size)
@@ -89,21 +95,27 @@ class Planner:
         exchanged = call.contract.traffic != "one way"
         far = _far(algorithm, call, self.size)
         element = itemsize if far is None else call.wire.block * call.model.dtype.itemsize
+        if packing is not None:
+            element = exact.usual(call)
         segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // element * itemsize
         segment = algorithm.cut(longest, segment, len(queue.groups) > 1)
-        given = call.model.dtype if call.encoded is not None else None
+        given = call.model.dtype if call.wire.block > 1 or isinstance(call.encoded, DType) else None
         elements = Elements(
             _applied(how.before, taken=given), _applied(how.after, made=given), call.in_place and given is None, far,
             _numbers(algorithm, call, self.rank, self.size),
         )  # fmt: skip
         wires = Wires(queue.eager, queue.engine.multicasts, join=segment == 0)
+        if packing is not None:
+            wires = Wires(max(0, queue.eager - PACKED_MORE), join=segment == 0)
         lowered = lower(algorithm, self.rank, self.size, call.root, layout, wires, elements)
-        about = self._about(queue, call, how, ask, algorithm)
+        about = self._about(queue, call, how, ask, algorithm)._replace(packing=packing)
         # All ranks must try at the same calls, and of a private call each knows its own counts alone.
         weighs = call.contract.traffic == "moved" and not call.private
         warm = queue.weighs(longest) if weighs else 0
         plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic, warm=warm)
         self.connect(queue, plan, self.members.limit(ask.timeout))
+        if packing is not None:
+            queue.engine.pack(plan.peers)
         return plan
 
     def _about(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> About:
@@ -115,7 +127,7 @@ class Planner:
         text = call.words(how.name, algorithm.name if special else None, self.members.world_ranks) + where
         codec, dtype = (wire, call.model.dtype) if isinstance(wire, Codec) else (None, wire)
         return About(
-            call.collective, algorithm.name, text, caller_site(), dtype.code, wire.itemsize, call.on_wire(call.count),
+            call.collective, algorithm.name, text, caller_site(), dtype.code, wire.itemsize, call.carried,
             zlib.crc32(agreed.encode()), codec,
         )  # fmt: skip
 
@@ -161,7 +173,7 @@ class Planner:
             self.reporter.fail(queue.engine, queued.status, queued.culprit, timeout, queued)
 
     def _algorithm(self, queue: Queue, call: Call, how: Resolved, ask: Ask) -> Algorithm:
-        commutative = how.commutative and ask.order == "any"
+        commutative = how.commutative and ask.order != "rank"
         collective, wanted = call.contract.collective, ask.algorithm
         if isinstance(wanted, Algorithm):
             name, chosen = wanted.name, wanted
@@ -273,7 +285,7 @@ def _far(algorithm: Algorithm, call: Call, size: int) -> int | None:
 
     Who gathers blocks for its host has no residual of them: their owners encode them.
     """
-    if call.residuals and not call.contract.reduces:
+    if call.exact is not None or call.residuals and not call.contract.reduces:
         return None
     return algorithm.far(size) if isinstance(call.wire, Codec) and algorithm.far is not None else None
 

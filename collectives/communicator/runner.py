@@ -13,7 +13,7 @@ import numpy
 
 from hocket.algorithms.language.contract import reduces
 from hocket.collectives.base.groups import open_group, outside_group
-from hocket.collectives.calls import encodings, residuals
+from hocket.collectives.calls import encodings, exact, residuals
 from hocket.collectives.calls.ask import Ask, Lasting, checked
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.functions import refuse_inside
@@ -55,6 +55,8 @@ class Runner:
         """The way of every call that the short one does not take: new ones, and those of unusual arrays."""
         ask = checked(ask)
         self.members.checked(ask.root, "root")
+        if ask.axis is not None:
+            x, ask = exact.without_whole_rows(x, ask)
         call = resolve_call(ask, x, out, self.rank, self.size)
         try:
             return self._run(call, ask)
@@ -71,7 +73,14 @@ class Runner:
         self.reporter.usable()
         refuse_inside()
         how = resolve(ask.op, call.model, self.size) if reduces(call.collective) else NO_OP
-        codec, lasting = ask.codec, call.is_told_by_shape and how.user is None
+        codec, lasting = ask.codec, call.is_told_by_shape and how.user is None and ask.axis is None
+        if ask.order == exact.EXACTLY:
+            if ask.algorithm in LIBRARIES:
+                raise ArgumentError(
+                    f"algorithm={ask.algorithm!r} adds as its library does, and order='exact' needs hocket's own: omit "
+                    "algorithm="
+                )
+            call = exact.of(call, how, ask, self.size)
         if codec == encodings.AUTO:
             residuals.refuse(ask)
             encodings.check(call, encodings.AUTO, how.name)
@@ -79,7 +88,7 @@ class Runner:
             lasting = lasting and open_group() is None  # where nothing is measured: it may be float32 for that alone
         if codec is not None:
             call = encodings.encoded(call, codec, how.name)
-        else:
+        elif call.exact is None:
             call = encodings.widened(call, how.name, self.size)
         call = residuals.attached(call, ask)
         if how.before is not None and call.collective == "exscan":

@@ -20,7 +20,7 @@ from hocket.collectives.plans.plan cimport (APPLY, BEFORE, CALL, COPY, PROBE, RE
                                             hk_weigh_learn, hk_weigh_next)
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core, Run,
                                             State, hk_load32, hk_now, hk_wait, hk_wait_reset,
-                                            hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped)
+                                            hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped, way_in)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_READY,
                                                     HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_clock_now, hk_put)
 from hocket.transports.channel cimport HK_LOST, HK_READ, hk_channel, hk_view
@@ -335,7 +335,7 @@ cdef bint awaited(Core* e, Run* r, Instr* x, int j) noexcept nogil:
     left, nor, once it has its message, for all others.
     """
     cdef hk_view v
-    cdef hk_channel* ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
+    cdef hk_channel* ch = e.tx[x.peers[j]] if x.kind == SEND else way_in(e, r, x.peers[j])
     if x.kind == REDUCE and ch.ops.peek(ch, &r.call, &v, x.itemsize) == 1 and v.avail >= min(x.itemsize, v.length):
         return False
     return x.kind == SEND or x.npeers == 1 or not r.matched or not (

@@ -17,7 +17,7 @@ from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, HELPS, HOLDS, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
-                                     hk_load32, hk_now, hk_store32, match, may_drive, nanoseconds, stopped, this_thread)
+                                     hk_load32, hk_now, hk_packed, hk_packed_free, hk_packed_new, hk_store32, match, may_drive, nanoseconds, stopped, this_thread)
 from hocket.collectives.recording.recorder cimport Writer, hk_record
 from hocket.kernels.cpu.reduce cimport find_reduce
 from hocket.transports.channel cimport HK_FAULT, HK_LOST, channel_of, hk_channel
@@ -102,6 +102,20 @@ cdef class Engine:
 
     def connected(self, int peer):
         return self.core.tx[peer] != NULL
+
+    def pack(self, peers):
+        """Make what packs messages to and from these peers, if it is not there."""
+        cdef int peer, i
+        if self.core.packed == NULL:
+            self.core.packed = <hk_packed**>calloc(2 * self.core.size, sizeof(hk_packed*))
+            if self.core.packed == NULL:
+                raise MemoryError
+        for peer in peers:
+            for i in (peer, self.core.size + peer):
+                if self.core.packed[i] == NULL:
+                    self.core.packed[i] = hk_packed_new()
+                    if self.core.packed[i] == NULL:
+                        raise MemoryError
 
     def descriptors(self):
         """(peer, file descriptor) of each open channel to a peer that has one."""
@@ -324,6 +338,10 @@ cdef class Engine:
         if self.core.aside != NULL:
             for i in range(self.core.size):
                 aside_free(self.core.aside[i])
+        if self.core.packed != NULL:
+            for i in range(2 * self.core.size):
+                hk_packed_free(self.core.packed[i])
+            free(self.core.packed)
         free(self.core.tx)
         free(self.core.rx)
         free(self.core.tx_mark)

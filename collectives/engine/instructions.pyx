@@ -6,7 +6,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from hocket.collectives.plans.plan cimport OUT, Instr
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
-                                     hk_now, piece_length, residual, step_on)
+                                     hk_now, piece_length, residual, step_on, way_in, way_out)
 from hocket.collectives.recording.recorder cimport hk_clock_now
 from hocket.errors import TransportError
 from hocket.kernels.cpu.reduce cimport hk_add_residual, hk_dice
@@ -24,7 +24,7 @@ cdef enum:
 
 
 cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    cdef hk_channel* ch = e.tx[x.peers[0]]
+    cdef hk_channel* ch = way_out(e, r, x.peers[0])
     cdef hk_channel* several[MAX_WAYS]
     cdef const hk_channel_ops* ops = ch.ops
     cdef int i, moved = BLOCKED
@@ -36,7 +36,7 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if s.piece < x.npieces:
             at = piece_at(r, x, &x.src[s.piece], s)
             left = piece_length(x, &x.src[s.piece], s.segment) - s.at
-            if r.user != NULL or x.codec != NULL:
+            if r.user != NULL or x.codec != NULL and r.packs == NULL:
                 left = min(left, whole_elements(r, x))
             elif r.matched and ch.bell != NULL and s.total <= PIECES_UP_TO:
                 left = min(left, PIECE_BYTES)
@@ -56,7 +56,7 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return moved
     if ops.settled != NULL:
         for i in range(x.npeers):
-            n = ops.settled(e.tx[x.peers[i]], &r.call)
+            n = ops.settled(way_out(e, r, x.peers[i]), &r.call)
             if n < 0:
                 r.culprit = x.peers[i]
                 return <int>n
@@ -78,7 +78,7 @@ cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view
 
 cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
     cdef int rc, moved = BLOCKED
-    cdef hk_channel* ch = e.rx[peer]
+    cdef hk_channel* ch = way_in(e, r, peer)
     cdef hk_view v
     cdef size_t left
     cdef long n
@@ -129,7 +129,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             if i == x.own:
                 ways[k] = piece_at(r, x, &x.src[s.piece], s) if left else NULL
                 k += 1
-            ch = e.rx[x.peers[i]]
+            ch = way_in(e, r, x.peers[i])
             rc = open_message(r, x.peers[i], ch, s, &v, x.itemsize)
             if rc != MOVED:
                 return moved if rc == BLOCKED else rc
@@ -160,7 +160,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
                 r.kernel_ns += hk_clock_now(&e.trace.clock) - began
                 r.kernel_bytes += n
         for i in range(x.npeers):
-            rc = drop(r, x.peers[i], e.rx[x.peers[i]], n, s.done + n == s.total)
+            rc = drop(r, x.peers[i], way_in(e, r, x.peers[i]), n, s.done + n == s.total)
             if rc < 0:
                 return rc
         moved = MOVED
@@ -174,7 +174,9 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
 cdef inline int fold(Core* e, Run* r, Instr* x, State* s, const void** ways, int k, size_t n) noexcept nogil:
     """The sum of n bytes of a codec's elements.  0, or RAISED."""
     cdef size_t first = (<size_t>s.segment * x.segment + s.at) // x.itemsize * x.codec.block
-    cdef size_t floats = min(n // x.itemsize * x.codec.block, x.held[s.piece] - first)
+    cdef size_t floats = n // x.itemsize * x.codec.block
+    if x.held != NULL:
+        floats = min(floats, x.held[s.piece] - first)
     cdef void* out = piece_at(r, x, &x.dst[s.piece], s)
     cdef hk_dice rolls = dice(r, x, s.piece, first)
     if r.device != NULL:

@@ -7,7 +7,7 @@ from libc.stdlib cimport calloc, free
 
 from hocket.collectives.plans.plan cimport IN, SPACES, Count, Instr, Piece, Plan, Step, hk_weigh
 from hocket.collectives.recording.recorder cimport hk_record, hk_writer
-from hocket.kernels.cpu.reduce cimport hk_dice, hk_residual, hk_stir, reduce_fn
+from hocket.kernels.cpu.reduce cimport hk_codec, hk_dice, hk_residual, hk_stir, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_channel
 from hocket.transports.library cimport hk_library
 
@@ -15,6 +15,13 @@ from hocket.transports.library cimport hk_library
 cdef extern from "system/atomics.h" nogil:
     uint32_t hk_load32(const uint32_t*)
     void hk_store32(uint32_t*, uint32_t)
+
+cdef extern from "collectives/engine/packed.h" nogil:
+    struct hk_packed:
+        pass
+    hk_packed* hk_packed_new()
+    void hk_packed_free(hk_packed*)
+    hk_channel* hk_packed_over(hk_packed*, hk_channel*, const hk_codec*)
 
 cdef extern from "system/wait.h" nogil:
     struct pollfd:
@@ -118,6 +125,7 @@ cdef struct Run:            # one execution of a plan
     hk_call call            # what channels are told: the tag; the stream of arrays in a device's memory; a hint
     reduce_fn reduce
     PyObject* user          # a user's reduction, called instead: see call_user in instructions.pyx
+    const hk_codec* packs   # its messages go as this codec packs elements; or NULL
     hk_library* library     # for CALL
     DeviceOps* device       # of the arrays' memory; NULL: it is the host's
     Kernels kernels         # ... that run there
@@ -196,6 +204,7 @@ cdef struct Core:           # what runs need of an engine, without Python
     int rank, size
     hk_channel** tx
     hk_channel** rx
+    hk_packed** packed      # NULL until a call packs: by peer, over tx, and after these over rx
     uint32_t* tx_mark       # in which pass the channel was last held by an unfinished message
     uint32_t* rx_mark       # the same; of recvs by tag, the pass in which one has looked
     uint32_t pass_number
@@ -227,6 +236,15 @@ cdef struct Core:           # what runs need of an engine, without Python
 
 cdef extern from "pthread.h" nogil:
     uint64_t this_thread "(uint64_t)pthread_self" ()
+
+
+cdef inline hk_channel* way_out(Core* e, Run* r, int peer) noexcept nogil:
+    """The channel on which `r` sends to this peer."""
+    return e.tx[peer] if r.packs == NULL else hk_packed_over(e.packed[peer], e.tx[peer], r.packs)
+
+
+cdef inline hk_channel* way_in(Core* e, Run* r, int peer) noexcept nogil:
+    return e.rx[peer] if r.packs == NULL else hk_packed_over(e.packed[e.size + peer], e.rx[peer], r.packs)
 
 
 cdef inline bint may_drive(Core* e, bint caller) noexcept nogil:
@@ -296,6 +314,7 @@ cdef inline int run_init(Run* r, Plan plan) except -1:
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
     r.call.traffic = plan.traffic
     r.t, r.limit, r.deadline, r.matched, r.source, r.user = 0, 0, 0, 0, -1, NULL
+    r.packs = &plan.packing if plan.packs else NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
     r.meeting, r.count, r.weight, r.what = NULL, &plan.counts.count, 0, plan.what
     r.weigh = &plan.weigh if plan.weigh.warm else NULL

@@ -139,6 +139,8 @@ class About(NamedTuple):
     fingerprint: int = 0
     codec: Codec | None = None
     """The codec of the encoded instructions."""
+    packing: Codec | None = None
+    """The codec by which messages are shorter than the memory that they are of."""
 
 
 @dataclass

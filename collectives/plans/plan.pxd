@@ -50,7 +50,7 @@ cdef struct Instr:
     size_t segment, itemsize        # of its pieces: bytes of a segment, 0: they are whole; bytes of an element
     const hk_codec* codec           # what its elements on the wire are, if they are of no dtype; or NULL
     bint encodes, decodes           # APPLY: its dst is encoded, not its src; the other way round ...
-    size_t* held                    # APPLY, REDUCE by the codec: the floats of each piece, whose last block may be short
+    size_t* held                    # APPLY, REDUCE by the codec: the floats of each piece, whose last block may be short; or NULL: all are whole
     uint64_t* dice                  # ... the random numbers that each is rounded by; NULL: the codec rounds to the nearest
     size_t* residual                # ... where the residual of each piece begins, in the spaces `before` and `after`; or NULL
     int before, after               # `before` IN: nothing is added
@@ -87,6 +87,8 @@ cdef class Plan:
     cdef Instr* instrs
     cdef readonly object coded      # the codec of its encoded instructions (kernels/codecs.py), or None ...
     cdef readonly bint mixed        # ... and it has others
+    cdef readonly bint packs        # its messages are packed ...
+    cdef hk_codec packing           # ... by this (engine/packed.h)
     cdef hk_codec codec             # ... the same, as these have it
     cdef int* peer_pool
     cdef size_t* held_pool

@@ -67,6 +67,8 @@ cdef class Plan:
         self.coded = codec
         if codec is not None:
             self.codec = find_codec(codec)
+        if about.packing is not None:
+            self.packs, self.packing = True, find_codec(about.packing)
         if library is not None:
             self.called = <hk_library*>PyCapsule_GetPointer(library.capsule, HK_LIBRARY_CAPSULE)
         self.nsegments = segments
@@ -119,7 +121,7 @@ cdef class Plan:
             x.apply = find_apply(self.dtype if taken is None else taken.code, self.dtype if made is None else made.code)
             if x.apply == NULL and taken is not made and x.codec == NULL:
                 raise ArgumentError(f"no kernel encodes or decodes what {self.text} needs")
-        x.held = self._sizes(floats or (), held)
+        x.held = self._sizes(floats, held) if floats else NULL
         if residual is not None:
             x.residual = self._sizes(residual.at, held)
             x.before, x.after = residual.before or IN, residual.after

@@ -89,6 +89,9 @@ cdef class Shortcut:
     cdef object _fresh(self, Entry e, object x)
 
 
+cdef object owned(Ask* a)       # the same, kept alive, for the general way
+
+
 cdef class ShortWay:
     cdef readonly Shortcut shortcut
 

@@ -37,6 +37,8 @@ HK_INLINE size_t hk_lesser(size_t count, size_t block) { return count < block ? 
 #include "codec_signs.h"
 #include "codec_floats.h"
 #include "codec_residual.h"
+#include "kernels/exact/sums.h"
+#include "kernels/exact/accumulators.h"
 
 HK_INLINE const f32 *AT(fetch_floats)(const hk_codec *c, const hk_source *from, size_t at, size_t n, f32 *room) {
     if (n == c->block && from->by == 1 && (uintptr_t)from->x % sizeof(f32) == 0)
@@ -120,6 +122,9 @@ static const hk_codec AT(hk_codecs)[HK_CODE_COUNT] = {
     [HK_CODE_WHOLE] = HK_ROW(whole),   [HK_CODE_FP8] = HK_ROW(fp8),         [HK_CODE_SIGN] = HK_ROW(sign),
     [HK_CODE_ONEBIT] = HK_ROW(onebit), [HK_CODE_NATURAL] = HK_ROW(natural),
     [HK_CODE_F16] = HK_ROW(f16),       [HK_CODE_BF16] = HK_ROW(bf16),
+    [HK_CODE_EXACT] = {AT(encode_exact), AT(decode_exact), AT(fold_exact), .pack = hk_pack_exact,
+                       .unpack = hk_unpack_exact, .count = hk_count_exact},
+    [HK_CODE_SUMS] = {.fold = AT(fold_sums)}, [HK_CODE_EXTREMES] = {.fold = AT(fold_extremes)},
 };
 
 #undef HK_CODEC

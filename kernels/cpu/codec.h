@@ -30,9 +30,23 @@ struct hk_codec {
     int bits, levels;   /* whole numbers: those of a code, and the largest */
     int norm, stochastic;
     float clip;         /* whole numbers: at so many times the block's root mean square; 0: nowhere */
+    /* Sums that are exact (kernels/exact/): the dtype, the rows of x that are added up and the bytes from one to the next, what the
+     * sum is divided by, and the words and the base of a wide number. */
+    int dtype, words, base;
+    size_t rows, stride;
+    double divisor;
+    /* For elements that are sent shorter than they lie (engine/packed.h); NULL: they are not.  pack: whole elements of the
+     * `n` bytes are taken, as many as fit into `room`; returns the bytes of what it made.  count: how many elements lie in
+     * n bytes that came, where these may be read as they are, or -1 if they are not what a peer sends; unpack then makes n
+     * bytes of them at `to`, or skips as many if that is NULL, and returns how many were read.  Where count is NULL, unpack
+     * takes all n bytes that came, and returns the bytes that they stand for, or -1. */
+    size_t (*pack)(const hk_codec *, unsigned char *to, size_t room, const unsigned char *from, size_t n, size_t *taken);
+    long (*count)(const hk_codec *, const unsigned char *from, size_t n);
+    long (*unpack)(const hk_codec *, unsigned char *to, const unsigned char *from, size_t n);
 };
 
-enum hk_code { HK_CODE_WHOLE, HK_CODE_FP8, HK_CODE_SIGN, HK_CODE_ONEBIT, HK_CODE_NATURAL, HK_CODE_F16, HK_CODE_BF16, HK_CODE_COUNT };
+enum hk_code { HK_CODE_WHOLE, HK_CODE_FP8, HK_CODE_SIGN, HK_CODE_ONEBIT, HK_CODE_NATURAL, HK_CODE_F16, HK_CODE_BF16,
+               HK_CODE_EXACT, HK_CODE_SUMS, HK_CODE_EXTREMES, HK_CODE_COUNT };
 
 /* out = x + before; after = 0: floats that are handed on as they are. */
 static inline void hk_add_residual(void *out, const void *x, size_t count, hk_residual residual) {

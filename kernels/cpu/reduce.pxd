@@ -32,6 +32,12 @@ cdef extern from "kernels/cpu/codec.h" nogil:
         uint64_t seed
         int bits, levels, norm, stochastic
         float clip
+        int dtype, words, base
+        size_t rows, stride
+        double divisor
+        size_t (*pack)(const hk_codec *, unsigned char *, size_t, const unsigned char *, size_t, size_t *) noexcept nogil
+        long (*unpack)(const hk_codec *, unsigned char *, const unsigned char *, size_t) noexcept nogil
+        long (*count)(const hk_codec *, const unsigned char *, size_t) noexcept nogil
     void hk_add_residual(void *out, const void *x, size_t, hk_residual)
 
 ctypedef void (*reduce_fn)(void *, const void *const *, int, size_t) noexcept nogil

@@ -36,6 +36,8 @@ cdef hk_codec find_codec(codec):
     made.block, made.nbytes, made.seed = codec.block, codec.itemsize, codec.seed
     made.bits, made.levels, made.norm, made.clip = codec.bits, codec.levels, codec.norm, codec.clip
     made.stochastic = codec.stochastic
+    made.dtype, made.words, made.base = codec.dtype, codec.words, codec.base
+    made.rows, made.stride, made.divisor = codec.rows, codec.stride, codec.divisor
     return made
 
 

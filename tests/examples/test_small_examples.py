@@ -1,9 +1,11 @@
 """The small examples: each ends well on one rank and on three, and finds the same there."""
 
 import re
+import runpy
 
 import pytest
 
+import hocket
 from support.examples import EXAMPLES, run
 
 
@@ -76,3 +78,14 @@ def test_three_ways_to_train_one_network_are_one() -> None:
     inside, between = zip(*re.findall(r"(\d+) kB inside, (\d+) kB between", out), strict=True)
     assert [int(each) > 0 for each in inside] == [False, True, False]
     assert 2 * int(between[1]) < int(between[0]) == pytest.approx(int(between[2]), rel=0.01)
+
+
+def test_same_bits() -> None:
+    """The same weights on 1, 2, 3 and 4 ranks: on these, as threads; as processes on 3."""
+    same_bits = runpy.run_path(str(EXAMPLES / "same_bits.py"))
+    found = set()
+    for size in (1, 2, 4):
+        with hocket.local_world(size) as world:
+            found |= set(world.run(same_bits["train"]))
+    found |= set(re.findall(r": (\w{64})", run("same_bits", 3)))
+    assert len(found) == 1

@@ -247,7 +247,8 @@ class Agreed:
             shapes = [request.parts[0].shape for request in requests]
             self._compressor.allreduce_all(Bucket.of(host(bucket.flat), shapes, bucket.keys))
         else:
-            comm.allreduce(bucket.flat, "avg", codec=self.settings.codec if single else None)
+            order = "exact" if self.settings.passes else "any"
+            comm.allreduce(bucket.flat, "avg", codec=self.settings.codec if single else None, order=order)
 
     def _zeros(self, request: Request) -> Any:
         """Zeros from this rank, which has left it out."""

@@ -19,18 +19,20 @@ class Carrier:
     its lane: one thread for all lanes would be one credit for all, and deadlock.
     """
 
-    def __init__(self, comm: Any, codec: Any, method: Method | None) -> None:
-        self.comm, self.codec = comm, codec
+    def __init__(self, comm: Any, codec: Any, method: Method | None, exact: bool = False) -> None:
+        self.comm, self.codec, self.exact = comm, codec, exact
         self.compressor = None if method is None else Compressor(comm, method)
         self._thread = None if method is None else Worker("hocket-lane")
 
-    def average(self, x: Any, tensors: Sequence[tuple[str, Sequence[int]]]) -> Any:
-        """Begin to average a vector in place.  Its work.
+    def average(self, x: Any, tensors: Sequence[tuple[str, Sequence[int]]], rows: Any = None) -> Any:
+        """Begin to average a vector in place.  Its work.  `rows`: what is averaged into it instead, exactly.
 
         `tensors`: the names and shapes of those that it holds, () for what must be exact.  A compressor has each of
         them whole, as some methods look at rows and columns.
         """
         single = str(x.dtype).endswith("float32") and bool(tensors)
+        if rows is not None:
+            return self.comm.allreduce(rows, "avg", x, async_op=True, order="exact", axis=0)
         if self._thread is None:
             return self.comm.allreduce(x, "avg", async_op=True, codec=self.codec if single else None)
         assert self.compressor is not None

@@ -21,7 +21,7 @@ from typing import Any
 
 from hocket.arguments import choices
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
-from hocket.training.overlap.arrays import ON_GPU, described, on_host, tensor_of, writable
+from hocket.training.overlap.arrays import ON_GPU, described, line, on_host, tensor_of, writable
 from hocket.training.overlap.carrier import Carrier, restore
 from hocket.training.overlap.gradient import Gradient, Lane, Timing, naming, placed
 from hocket.training.overlap.orders import RECORDED, tic
@@ -89,7 +89,7 @@ class Declared:
         serial = agree(self.comm, settings, declared)
         count = 1 if settings.order == "fifo" else min(settings.lanes, len(every))
         lanes = self.comm.lanes({f"overlap.{serial}.{i}": count // 2 - i for i in range(count)})
-        self._carriers = [Carrier(lane, settings.codec, settings.method) for lane in lanes]
+        self._carriers = [Carrier(lane, settings.codec, settings.method, settings.passes > 0) for lane in lanes]
         if self._loaded is not None:
             self._load(self._loaded)
         named = [] if isinstance(settings.order, str) else [self._gradient(name).place for name in settings.order]
@@ -109,11 +109,11 @@ class Declared:
             slice = 0  # a compressor gets tensors whole
         rows = deal(tensors, urgency, made, len(self._carriers), slice, fuse, self.settings.apart)
         self._lanes = [Lane(carrier, row) for carrier, row in zip(self._carriers, rows, strict=False)]
-        placed(self._lanes, every)
+        placed(self._lanes, every, self.settings.passes)
 
     # --------------------------------------------------------------------------------------------- each step
 
-    def ready(self, name: str, grad: Any) -> None:
+    def ready(self, name: str, grad: Any, earlier: Sequence[Any] = ()) -> None:
         with self._lock:
             gradient = self._gradient(name)
             self._seal()
@@ -130,7 +130,7 @@ class Declared:
                 gradient.settle()
             if gradient.array is not None:
                 raise self._ended(ArgumentError(f"ready({name!r}): call wait({name!r}) for its last average first"))
-            gradient.take(grad, own=True)
+            gradient.take(grad, True, [line(each) for each in earlier])
             if self._recorder is not None and self._recorder.traced:
                 now, order = time.monotonic_ns(), self.settings.order
                 details = f"{gradient.tensor.nbytes} B, {order if isinstance(order, str) else 'names'}"

@@ -32,6 +32,8 @@ class Sent:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
+        self.passes = 0
+        """Addends of each tensor, where the average is exact."""
         self.buffer: Any = None
         self.work: Any = None
         self.tensors = (*(piece.tensor for piece in unit.pieces), *unit.told)
@@ -44,8 +46,24 @@ class Sent:
         """Begin to average it, behind its last call, which nobody has waited for if it has no tensor's elements."""
         if self.work is not None:
             self.arrive(None)
-        tensors = [every[i] for i, begin, end in self.unit.pieces]
-        self.work = carrier.average(self._filled(every), [(each.tensor.name, each.shape) for each in tensors])
+        tensors = [(every[i].tensor.name, every[i].shape) for i, begin, end in self.unit.pieces]
+        vector = self._filled(every)
+        self.work = carrier.average(vector, tensors, self._rows(every, vector) if self.passes else None)
+
+    def _rows(self, every: Sequence[Gradient], vector: Any) -> Any:
+        """The vector behind those of earlier passes."""
+        rows = empty(vector, self.passes * len(vector)).reshape(self.passes, len(vector))
+        put(rows[-1], vector)
+        for j, row in enumerate(rows[:-1]):
+            put(row, vector)  # and what is told of the tensors
+            at = 0
+            for tensor, begin, end in self.unit.pieces:
+                earlier = every[tensor].earlier
+                row[at : at + end - begin] = 0
+                if j < len(earlier):
+                    put(row[at : at + end - begin], earlier[j][begin:end])
+                at += end - begin
+        return rows
 
     def _filled(self, every: Sequence[Gradient]) -> Any:
         """The vector that travels."""
@@ -101,6 +119,8 @@ class Gradient:
         """The array of `ready`, or zeros; until it was waited for."""
         self.flat: Any = None
         """The same memory, or a copy, of one axis."""
+        self.earlier: Sequence[Any] = ()
+        """The gradients of earlier passes, likewise."""
         self.own = False
         """Has this rank made it ready?"""
         self.left = 0
@@ -115,9 +135,9 @@ class Gradient:
         self.times = [0.0, 0.0, 0.0, 0.0]
         """When it was ready, issued, there; and how long it was waited for."""
 
-    def take(self, array: Any, own: bool) -> None:
+    def take(self, array: Any, own: bool, earlier: Sequence[Any] = ()) -> None:
         """It is ready, or zeros stand for it."""
-        self.array, self.own, self.fresh, self.left = array, own, True, len(self.sent) + 1
+        self.array, self.own, self.fresh, self.left, self.earlier = array, own, True, len(self.sent) + 1, earlier
         for sent in self.units:
             sent.missing -= 1
         self.flat, self.there, self.unused = line(array), False, False
@@ -173,12 +193,12 @@ class Gradient:
         return Timing(self.tensor.name, self.tensor.nbytes, queued, travelled, exposed, ranks)
 
 
-def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:
+def placed(lanes: Sequence[Lane], every: Sequence[Gradient], passes: int = 0) -> None:
     """Tell each gradient where it travels, and give buckets their memory."""
     for gradient in every:
         gradient.sent, gradient.units = [], []
     for sent in (sent for lane in lanes for sent in lane.units):
-        at = 0
+        at, sent.passes = 0, passes
         for tensor, begin, end in sent.unit.pieces:
             every[tensor].sent.append((sent, at, begin, end))
             at += end - begin

@@ -24,7 +24,9 @@ class Scheduler:
     together up to so many bytes; 0: none do.  "auto": a 64th of all, slices 2 to 4 MiB, buckets 64 KiB to 4.  `codec`:
     as in `allreduce`, for float32.  `compressor`: a method of `hocket.compression`, by name or made, for float32 in
     host memory: each lane has a `Compressor` with it, and a thread.  It gets tensors whole, so `slice` says nothing.
-    `finite`: raise where an average holds a NaN or an infinity.
+    `finite`: raise where an average holds a NaN or an infinity.  `exact`: averages are rounded once, whoever adds first
+    (docs/numbers.md); with `passes`, each tensor has so many addends in a step on this rank, its micro-batches: `ready`
+    gets the others as `earlier`, and the average is over all addends of all ranks.
 
     All ranks declare the same tensors in the order of their use, and make them ready in any order, in any thread.  The
     first `ready` is a call that all ranks make together on `comm`; the order of all others is free.  With a codec or a
@@ -51,13 +53,15 @@ class Scheduler:
 
     def __init__(
         self, comm: Any, *, order: str | Sequence[str] = "priority", lanes: int = 4, slice: int | str | None = "auto",
-        fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = True,
+        fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = True, exact: bool = False,
+        passes: int = 1,
     ) -> None:  # fmt: skip
         if codec is None and compressor is None:
             codec = getattr(comm, "codec", None)  # an axis of a Mesh has one
         comm = getattr(comm, "plain", comm)  # what is told of tensors is exact
         self.comm, self.finite = comm, finite
-        settings = checked(order, lanes, slice, fuse, codec, compressor)
+        settings = checked(order, lanes, slice, fuse, codec, compressor, exact, passes)
+        self._passes = settings.passes
         self._policy: Agreed | Declared = (Agreed if order == AGREED else Declared)(comm, settings)
 
     def declare(self, name: str, like: Any) -> None:
@@ -68,11 +72,17 @@ class Scheduler:
         """No more is declared.  All ranks together; the first `ready` or `step` calls it."""
         self._policy.seal()
 
-    def ready(self, name: str, grad: Any) -> None:
+    def ready(self, name: str, grad: Any, earlier: Sequence[Any] = ()) -> None:
         """This tensor's gradient is there.  Returns at once; its average will be in `grad`, which stays untouched until
-        then.  From any thread, in any order; once a step.
+        then.  From any thread, in any order; once a step.  `earlier`: with exact=True, those of earlier passes, at most
+        passes - 1; of others zeros are added.
         """
-        self._policy.ready(name, grad)
+        if earlier and len(earlier) >= self._passes:
+            raise ArgumentError(f"ready({name!r}): {len(earlier)} earlier ones need exact=True and a larger passes=")
+        if earlier and isinstance(self._policy, Declared):
+            self._policy.ready(name, grad, earlier)
+        else:
+            self._policy.ready(name, grad)
 
     def step(self) -> list[str]:
         """The backward pass has ended here: what was not made ready counts as zeros.  The names of those.

@@ -26,6 +26,8 @@ class Settings(NamedTuple):
     fuse: int | None
     codec: Any
     method: Method | None
+    passes: int = 0
+    """Addends of a tensor in each step, where averages are exact; 0: they are not."""
 
     @property
     def apart(self) -> bool:
@@ -35,22 +37,29 @@ class Settings(NamedTuple):
     def plain(self, serial: int) -> Row:
         """The row that ranks tell each other of the scheduler that their communicator's `serial`-th one is."""
         fewer = self.codec if self.method is None else self.method.name
-        return [self.order, self.lanes, self.slice, self.fuse, None if fewer is None else str(fewer), serial]
+        return [self.order, self.lanes, self.slice, self.fuse, None if fewer is None else str(fewer),
+                self.passes > 0, serial]
 
 
 def checked(
-    order: str | Sequence[str], lanes: int, slice: int | str | None, fuse: int | str, codec: Any, compressor: Any
-) -> Settings:
+    order: str | Sequence[str], lanes: int, slice: int | str | None, fuse: int | str, codec: Any, compressor: Any,
+    exact: bool = False, passes: int = 1,
+) -> Settings:  # fmt: skip
     """The settings.  ArgumentError."""
     if isinstance(order, str) and order not in (*ORDERS, AGREED):
         raise ArgumentError(f"order={order!r} is unknown; {choices(order, (*ORDERS, AGREED))}")
     settings = Settings(
         order if isinstance(order, str) else [*order], whole(lanes, "lanes"), _bytes(slice, "slice"),
-        _bytes(fuse, "fuse"), codec, None if compressor is None else resolved(compressor))  # fmt: skip
+        _bytes(fuse, "fuse"), codec, None if compressor is None else resolved(compressor),
+        whole(passes, "passes") if exact else 0)  # fmt: skip
     if settings.lanes < 1 or (settings.slice or 0) < 0 or (settings.fuse or 0) < 0:
         raise ArgumentError(f"lanes={lanes}, slice={slice!r}, fuse={fuse!r} must be positive numbers")
     if codec is not None and compressor is not None:
         raise ArgumentError("give codec= or compressor=, not both")
+    if exact and settings.apart:
+        raise ArgumentError("exact=True goes with no codec and no compressor, which round: omit one of them")
+    if whole(passes, "passes") < 1 or passes > 1 and (not exact or order == AGREED):
+        raise ArgumentError(f"passes={passes} must be 1, or more with exact=True and another order than {AGREED!r}")
     return settings
 
 
@@ -76,9 +85,9 @@ def agree(comm: Any, settings: Settings, declared: Row) -> int:
 
 
 def _words(settings: Row) -> str:
-    order, lanes, slice, fuse, codec, serial = settings
-    return (f"order={order!r}, lanes={lanes}, slice={slice}, fuse={fuse}, codec or compressor {codec} (None: auto) in "
-            f"its scheduler {serial}")
+    order, lanes, slice, fuse, codec, exact, serial = settings
+    return (f"order={order!r}, lanes={lanes}, slice={slice}, fuse={fuse}, codec or compressor {codec}, exact={exact} "
+            f"(None: auto) in its scheduler {serial}")
 
 
 def _difference(rank: int, declared: Row, first: int, others: Row) -> str:

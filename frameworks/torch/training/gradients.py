@@ -45,15 +45,17 @@ class Gradients:
 
     `passes`: backward passes whose gradients are added up on each rank.  `anywhere`: of each flag, is it set on some
     rank?  None: nobody asks, and sparse gradients are given to `averages` as they are.  `watched`: nothing but `wait`
-    writes a gradient that was sent, so what else changes it is found.
+    writes a gradient that was sent, so what else changes it is found.  `exact`: each pass's gradient is sent, too.
     """
 
     def __init__(
         self, averages: Averages, names: dict[Tensor, str], passes: int,
-        anywhere: Callable[[list[bool]], list[bool]] | None, watched: bool,
+        anywhere: Callable[[list[bool]], list[bool]] | None, watched: bool, exact: bool = False,
     ) -> None:  # fmt: skip
         self.averages, self.names, self.passes = averages, names, passes
-        self._anywhere, self._watched = anywhere, watched
+        self._anywhere, self._watched, self._exact = anywhere, watched, exact
+        self._earlier: dict[Tensor, list[Tensor]] = {}
+        """The gradients of earlier passes of this step, where each is an addend of its own."""
         self.params = [p for p in names if p.requires_grad]
         self.left = dict.fromkeys(self.params, passes)
         """By parameter: backward passes until its gradient is ready."""
@@ -77,18 +79,28 @@ class Gradients:
         self.left[p] -= 1
         if self.left[p] == 0:
             self._ready(p)
+        elif self._exact and p.grad is not None:
+            self._earlier.setdefault(p, []).append(p.grad.to_dense() if p.grad.is_sparse else p.grad)
+            p.grad = None
 
     def _ready(self, p: Tensor) -> None:
         assert p.grad is not None
         turned = p.grad.is_sparse and self._anywhere is not None
         self.sent[p] = p.grad, p.grad._version
         self.left[p] = 0
-        self.averages.ready(self.names[p], p.grad.to_dense() if turned else p.grad)
+        grad = p.grad.to_dense() if turned else p.grad
+        if p in self._earlier:
+            exactly: Any = self.averages  # a Scheduler
+            exactly.ready(self.names[p], grad, self._earlier.pop(p))
+        else:
+            self.averages.ready(self.names[p], grad)
 
     def end(self) -> None:
         """No more comes in this step; gradients of fewer passes are sent as they are."""
         if self.closed:
             raise ArgumentError(CLOSED)
+        for p, earlier in self._earlier.items():
+            p.grad = earlier.pop() if p.grad is None and p not in self.sent else p.grad
         for p in self.params:
             if p.grad is not None and p not in self.sent:
                 self._ready(p)
@@ -113,7 +125,7 @@ class Gradients:
 
     def reset(self) -> None:
         """Nothing is ready for the next step."""
-        self.sent = {}
+        self.sent, self._earlier = {}, {}
         self.left = dict.fromkeys(self.params, self.passes)
 
     def take_all(self) -> None:

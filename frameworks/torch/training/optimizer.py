@@ -222,7 +222,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     optimizer: torch.optim.Optimizer, parameters: torch.nn.Module | Iterable[tuple[str, Tensor]], *,
     group: Any = None, passes: int = 1, barrier: bool = True, order: Any = "priority", lanes: int = 4,
     slice: int | str | None = "auto", fuse: int | str = "auto", codec: Any = None, compressor: Any = None,
-    finite: bool = False,
+    finite: bool = False, exact: bool = False,
 ) -> Any:  # fmt: skip
     """The same optimizer, with its parameters, options and state, that steps by the averages of all ranks' gradients.
 
@@ -242,7 +242,9 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     DistributedOptimizer of the same parameters.
 
     `group`: a process group of hocket's, or a communicator; None: torch's default group, or `hocket.init()`'s.
-    `passes`: backward passes whose gradients are added up first.  The others: `hocket.training.Scheduler`.  All ranks
+    `passes`: backward passes whose gradients are added up first.  `exact`: each pass's gradient is an addend of its
+    own, and the average over all passes of all ranks is rounded once: so the same micro-batches end in the same bits on
+    any number of ranks.  It keeps `passes` gradients.  The others: `hocket.training.Scheduler`.  All ranks
     call this together, with equal parameters.  The first optimizer is not to be used any more.
     """
     model = parameters if isinstance(parameters, torch.nn.Module) else None
@@ -254,12 +256,14 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
         raise ArgumentError(f"passes={passes} must be 1 or more")
     comm = _communicator(group)
     fewer = {"codec": codec, "compressor": compressor}
-    scheduler = Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, **fewer)
+    scheduler = Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, exact=exact, **fewer,
+                          passes=passes if exact else 1)  # fmt: skip
 
     def anywhere(flags: list[bool]) -> list[bool]:
         return [any(each) for each in zip(*comm.share(flags, "DistributedOptimizer.step()"), strict=True)]
 
-    made = stepping(optimizer, Distributed, scheduler, names, passes, anywhere, watched=order != "agreed")
+    made = stepping(optimizer, Distributed, scheduler, names, passes, anywhere, watched=order != "agreed",
+                    exact=exact and passes > 1)  # fmt: skip
     if model is not None and not barrier:
         made._forward = Forward(model, names, made)
         made._handles += made._forward.handles
@@ -268,7 +272,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
 
 def stepping(
     optimizer: torch.optim.Optimizer, added: type[Distributed], averages: Averages, names: dict[Tensor, str],
-    passes: int, anywhere: Callable[[list[bool]], list[bool]] | None, watched: bool = False,
+    passes: int, anywhere: Callable[[list[bool]], list[bool]] | None, watched: bool = False, exact: bool = False,
 ) -> Any:  # fmt: skip
     """The same optimizer, of its class with `added`, that steps by what `averages` makes of these gradients."""
     for p in names:
@@ -278,7 +282,7 @@ def stepping(
     made = derived(optimizer, added)
     made._pending, made._synchronized, made._barrier, made._forward = {}, False, "", None
     made._stepped = set()
-    made._kind, made._gradients = type(optimizer), Gradients(averages, names, passes, anywhere, watched)
+    made._kind, made._gradients = type(optimizer), Gradients(averages, names, passes, anywhere, watched, exact)
     params: Iterable[Any] = made._gradients.params
     made._handles = [p.register_post_accumulate_grad_hook(Hook(made, "_made")) for p in params]
     weakref.finalize(made, remove, made._handles).atexit = False

@@ -42,7 +42,8 @@ def Sharded(optimizer: Optimizer, comm: Any, parameters: Any, *, stage: int = 1,
     arrays by name, of equal shapes on all ranks; they begin as rank 0's.  `units`: lists of names that are sent
     together.  `clip`: the largest norm of the average, over all axes that cut the model; `alike`: by axis, the names of
     parameters that are alike on its ranks (around.py says when it is needed).  `order`: "rank", or "any", which may be
-    faster.  `codec`: of gradients and parameters on their way.
+    faster; or "exact": averages are rounded once, so their bits do not depend on the number of ranks.  `codec`: of
+    gradients and parameters on their way.
 
     All ranks make it together, with equal arguments; ArgumentError and MismatchError name what is wrong on all of them.
 

@@ -20,6 +20,8 @@ from hocket.training.layered import Layered
 from hocket.training.norm import norm
 from hocket.training.optimizers import Optimizer
 
+ORDERS = ("rank", "any", "exact")
+
 
 class Shards:
     """An optimizer in shards.  `gradient`, `w` (parameters) and the slots are this rank's."""
@@ -116,6 +118,8 @@ class Shards:
     def _averaged(self, unit: Unit, whole: Array, **how: Any) -> Any:
         """Average a unit's gradient over the ranks of all shards, into this rank's."""
         out = self.gradient[unit.shard]
+        if whole.ndim > 1:
+            how["axis"] = 0
         return self.inside.reduce_scatterv(whole, unit.counts, "avg", out, order=self.order, **self._coded(), **how)
 
     def _gathered(self, unit: Unit) -> Array:
@@ -244,8 +248,12 @@ class Shards:
             raise ArgumentError(f"optimizer={self.optimizer!r} must be one of hocket.training's, as Adam or Lamb")
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ArgumentError(f"clip={self.clip!r} must be a number above 0: the largest norm")
-        if self.order not in ("rank", "any"):
-            raise ArgumentError(f"order={self.order!r} is unknown; {choices(self.order, ['rank', 'any'])}")
+        if self.order not in ORDERS:
+            raise ArgumentError(f"order={self.order!r} is unknown; {choices(self.order, ORDERS)}")
+        if self.order == "exact" and (self.codec is not None or getattr(self.comm, "codec", None) is not None):
+            raise ArgumentError("order='exact' goes with no codec, which rounds: omit codec=, or say order='rank'")
+        if self.order == "exact" and shards is not None:
+            raise ArgumentError("order='exact' rounds once, over all ranks: leave shards= out, or say order='rank'")
         return {
             "stage": self.stage, "shards": shards, "optimizer": repr(self.optimizer), "clip": self.clip,
             "order": self.order, "codec": str(self.codec), "dtype": str(self.flat.dtype), "units": self._groups(units),

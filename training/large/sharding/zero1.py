@@ -9,8 +9,10 @@ Source: Rajbhandari et al., SC 2020 (P_os); Xu et al., arXiv 2004.13336.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from hocket.training.large.sharding.shards import Shards
 
@@ -20,12 +22,21 @@ class Zero1(Shards):
 
     stage = 1
 
-    def step(self, gradients: Mapping[str, Any]) -> float | None:
+    def step(self, gradients: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> float | None:
         """Average the gradients over all ranks and step; the parameters change in place.  Returns their norm, if it
-        clips.  Raises ArgumentError, on all ranks, for a gradient that is missing or has another shape."""
-        self._tell(self._wrong(gradients, [*self.of]))
+        clips.  Raises ArgumentError, on all ranks, for a gradient that is missing or has another shape.
+
+        With order="exact" all ranks may give lists: of the gradients of each of their micro-batches, over all of which
+        the average is taken.  Its bits do not depend on who had which.
+        """
+        several = None if isinstance(gradients, Mapping) else [*gradients]
+        wrong = "lists of gradients go with order='exact', and have one or more" if several is not None and (
+            self.order != "exact" or not several) else ""
+        every: list[Mapping[str, Any]] = [gradients] if isinstance(gradients, Mapping) else several or []
+        self._tell(wrong or next(filter(None, (self._wrong(each, [*self.of]) for each in every)), ""))
         for unit in self.units:
-            self._averaged(unit, self._read(unit.names, gradients))
+            rows = [self._read(unit.names, each) for each in every]
+            self._averaged(unit, rows[0] if several is None else np.stack(rows))
         length = self._update()
         self._spread()
         return length

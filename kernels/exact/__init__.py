@@ -1,0 +1,1 @@
+"""Sums of floats that are rounded once, in C."""

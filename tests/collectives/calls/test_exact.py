@@ -1,0 +1,197 @@
+"""order="exact": the sum that fractions give, rounded once, by every algorithm, over every transport, however dealt."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.algorithms import names
+from hocket.collectives.communicator.communicator import Communicator
+from hocket.errors import ArgumentError, MismatchError
+from support.exact_sums import DTYPES, KINDS, addends, bits, expected
+from support.worlds import spread
+
+Array = np.ndarray[Any, Any]
+SEED = int(os.environ.get("HOCKET_FUZZ_SEED", 1))
+ROUNDS = int(os.environ.get("HOCKET_FUZZ_ROUNDS", 1))
+LENGTHS = (0, 1, 2, 5, 127, 129, 300, 3000)
+CHECKED = 6
+"""Elements of a long vector that fractions are asked about; the others must be what "direct" gives."""
+
+
+def algorithms(collective: str, size: int) -> list[str]:
+    return [name for name in names(collective) if hocket.algorithms.get(collective, name).requires(size) is None]
+
+
+def some(rng: np.random.Generator, n: int) -> Array:
+    return np.unique(rng.integers(0, n, CHECKED)) if n > CHECKED else np.arange(n)
+
+
+def case(comm: Communicator, seed: int) -> None:
+    """All ranks draw the same case, and all addends."""
+    rng = np.random.default_rng([SEED, comm.size, seed])
+    size, dtype, kind, n = comm.size, rng.choice([*DTYPES]), rng.choice(KINDS), int(rng.choice(LENGTHS))
+    op = rng.choice(["sum", "avg", "premul"], p=[0.6, 0.2, 0.2])
+    collective = rng.choice(["allreduce", "allreduce", "reduce", "reduce_scatter", "scan"])
+    added = collective != "scan" and rng.random() < 0.4
+    rows = [int(rng.integers(1, 4)) if added else 1 for _ in range(size)]
+    if collective == "reduce_scatter":
+        n *= size
+    x = addends(rng, dtype, (sum(rows), n), kind)
+    if rng.random() < 0.3 and len(x):
+        x[rng.integers(len(x))] = addends(rng, dtype, (n,), "normal")
+    factors = [float(np.float32(f)) for f in rng.choice([1 / 3, -2.0, 0.0, 1e-30, 1e30], size)]
+    each = np.repeat(factors, rows).tolist() if op == "premul" else None
+    begin = sum(rows[: comm.rank])
+    mine = x[begin : begin + rows[comm.rank]]
+    how = hocket.premul_sum(factors[comm.rank]) if op == "premul" else op
+    algorithm = rng.choice([None, *algorithms(collective, size)])
+    options: dict[str, Any] = {"op": how, "order": "exact", "algorithm": algorithm}
+    if added:
+        options["axis"] = 0
+    given = mine.copy() if added else mine[0].copy()
+    root = int(rng.integers(size))
+    if collective == "reduce":
+        options["root"] = root
+    if rng.random() < 0.3:
+        result = getattr(comm, collective)(given, async_op=True, **options).result()
+    else:
+        result = getattr(comm, collective)(given, **options)
+    if result is None:
+        assert comm.rank != root
+        return
+    share = n // size if collective == "reduce_scatter" else n
+    first = comm.rank * share if collective == "reduce_scatter" else 0
+    upto = comm.rank + 1 if collective == "scan" else len(x)
+    at = some(rng, share)
+    divisor = (len(x) if added else size) if op == "avg" else 1
+    wanted = expected(x[:upto, first : first + share][:, at], dtype, divisor, None if each is None else each[:upto])
+    if size == 1 and not added and op != "premul":
+        return  # nothing is added: a NaN stays as it is
+    assert result.shape == (share,)
+    told = f"{collective} {op} {dtype}[{n}] {kind} {algorithm} rows={rows} seed={SEED},{size},{seed}"
+    assert bits(np.asarray(result)[at]) == wanted, told
+
+
+def cases(comm: Communicator) -> None:
+    for seed in range(60 * ROUNDS // comm.size + 10):
+        case(comm, seed)
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_the_law(size: int) -> None:
+    spread(cases, size, "threads")
+
+
+def over(comm: Communicator) -> None:
+    for seed in range(1000, 1025):
+        case(comm, seed)
+
+
+@pytest.mark.parametrize(("size", "transport"), [(3, "shm"), (4, "tcp"), (3, "reference")])
+def test_over_other_transports(size: int, transport: str) -> None:
+    spread(over, size, transport)
+
+
+def layouts(n: int, dtype: str) -> set[bytes]:
+    """The bits of one sum of 12 addends: by 1, 2, 3, 4, 6 and 12 ranks, by every algorithm, whole and in pieces."""
+    x = addends(np.random.default_rng(n), dtype, (12, n), "normal")
+    x[3] *= x.dtype.type(2**10)
+    found = set()
+
+    def by(comm: Communicator) -> list[bytes]:
+        k = 12 // comm.size
+        mine = x[comm.rank * k : (comm.rank + 1) * k]
+        results = [comm.allreduce(mine, order="exact", axis=0, algorithm=a) for a in algorithms("allreduce", comm.size)]
+        parts = [np.ascontiguousarray(part) for part in (mine[:, : n // 3], mine[:, n // 3 :])]
+        results.append(np.concatenate([comm.allreduce(part, order="exact", axis=0) for part in parts]))
+        if k == 1:
+            results += [comm.allreduce(mine[0].copy(), order="exact", algorithm=a) for a in algorithms("allreduce", 12)]
+        return [each.tobytes() for each in results]
+
+    for size in (1, 2, 3, 4, 6, 12):
+        with hocket.local_world(size) as world:
+            for each in world.run(by):
+                found |= set(each)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_bits_do_not_depend_on_the_layout(dtype: str) -> None:
+    assert len(layouts(1000, dtype)) == 1
+
+
+def long(comm: Communicator) -> None:
+    """Segments, slots and slices: long vectors, with wide numbers here and there, by all algorithms."""
+    for dtype, n in (("float32", 200_003), ("float64", 60_001)):
+        rng = np.random.default_rng(7)
+        x = addends(rng, dtype, (comm.size, n), "normal")
+        for i in rng.integers(0, n, 30):
+            x[:, i] = addends(rng, dtype, (comm.size,), "wide")
+        found = {}
+        for algorithm in algorithms("allreduce", comm.size):
+            found[algorithm] = comm.allreduce(x[comm.rank].copy(), order="exact", algorithm=algorithm).tobytes()
+        assert len(set(found.values())) == 1, {k: hash(v) for k, v in found.items()}
+        at = np.concatenate([rng.integers(0, n, 20), np.array([0, n - 1])])
+        result = np.frombuffer(found["direct"], dtype)
+        assert bits(result[at]) == expected(x[:, at], dtype)
+
+
+@pytest.mark.parametrize(("size", "transport"), [(4, "shm"), (3, "tcp")])
+def test_long_vectors(size: int, transport: str) -> None:
+    spread(long, size, transport)
+
+
+def refusals(comm: Communicator) -> None:
+    x, whole = np.ones(4, np.float32), np.arange(4) + comm.rank
+    for told, call in {
+        "codec='int8' exclude each other": lambda: comm.allreduce(x, order="exact", codec="int8"),
+        "no op 'prod' of floats": lambda: comm.allreduce(x, "prod", order="exact"),
+        "for a function use order='rank'": lambda: comm.allreduce(x, lambda a, b: a + b, order="exact"),
+        "adds as its library does": lambda: comm.allreduce(x, order="exact", algorithm="mpi"),
+        "not float8_e5m2": lambda: comm.allreduce(np.zeros(3, "float8_e5m2"), order="exact"),
+        "only axis=0 can be asked for": lambda: comm.allreduce(np.ones((2, 2)), order="exact", axis=1),
+        "with order='exact' alone": lambda: comm.allreduce(np.ones((2, 2)), axis=0),
+        "without an addend pass zeros": lambda: comm.allreduce(np.ones((0, 2)), order="exact", axis=0),
+        "combine the rows of x before": lambda: comm.allreduce(np.ones((2, 2)), "max", order="exact", axis=0),
+        "not one of 'any', 'rank' and 'exact'": lambda: comm.allreduce(x, order="exactly"),
+        "takes one array": lambda: comm.allreduce([x], order="exact", axis=0),
+    }.items():
+        with pytest.raises(ArgumentError, match=re.escape(told)):
+            call()
+    assert comm.allreduce(whole, order="exact").tolist() == (np.arange(4) * comm.size + 3).tolist()
+    assert comm.allreduce(np.ones((2, 3), np.int8), order="exact", axis=0).tolist() == [6, 6, 6]
+    assert comm.allreduce(1.5, order="exact") == 4.5
+
+
+def test_what_is_refused() -> None:
+    spread(refusals, 3, "threads")
+
+
+def extremes(comm: Communicator) -> None:
+    """-0 is less than 0, and there is one NaN: so the order of ranks does not show."""
+    for shift in range(comm.size):
+        for op, zero in (("min", True), ("max", False)):
+            for algorithm in algorithms("allreduce", comm.size):
+                x = np.roll(np.array([0.0, -0.0, 0.0]), shift)[comm.rank : comm.rank + 1]
+                y = np.array([np.float64(comm.rank), np.nan if comm.rank == shift else 1.0])
+                assert np.signbit(comm.allreduce(x.copy(), op, order="exact", algorithm=algorithm))[0] == zero
+                assert bits(comm.allreduce(y, op, order="exact", algorithm=algorithm))[1] == 0x7FF8 << 48
+
+
+def test_min_and_max() -> None:
+    spread(extremes, 3, "threads")
+
+
+def disagree(comm: Communicator) -> None:
+    with pytest.raises(MismatchError, match="order='exact'"):
+        comm.allreduce(np.ones(3), order="exact" if comm.rank else "any", algorithm="ring")
+
+
+def test_ranks_that_disagree() -> None:
+    spread(disagree, 3, "threads")
