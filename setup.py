@@ -76,6 +76,7 @@ EXTENSIONS = [
     "transports.pinned.channels",
     "transports.shm.channels",
     "transports.shm.window",
+    "transports.tcp.healing",
     "transports.tcp.stream",
     "transports.tcp.tls_channels",
     "transports.verbs.channels",

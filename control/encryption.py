@@ -128,7 +128,7 @@ def _steps(end: tls.Tls, key: bytes, server: bool) -> Iterator[str]:
             pass  # the other side has ended the connection; what it said last tells why
     while True:
         try:
-            proof = end.read()
+            proof = end.read(len(proofs[0]))  # more may have come behind it
             break
         except BlockingIOError:
             yield "read"

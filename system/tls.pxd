@@ -16,6 +16,6 @@ cdef extern from "system/tls.h" nogil:
 
 cdef class Tls:
     cdef hk_tls tls
-    cdef object socket
+    cdef readonly object socket
     cdef size_t unsettled   # plain bytes that were sealed and not told to the caller of `write`
     cdef object failure(self, int rc)

@@ -156,10 +156,10 @@ cdef class Tls:
         """Both directions end, and the descriptor stays."""
         self.socket.shutdown(SHUT_RDWR)
 
-    def read(self):
+    def read(self, Py_ssize_t most=0):
         """All that has come, at least a byte; b"" at the end.  BlockingIOError: nothing has come.
 
-        All, as `select` knows nothing of what lies here already.
+        All, as `select` knows nothing of what lies here already.  Or, for who reads on at once, `most` bytes.
         """
         cdef bytes room
         cdef long n
@@ -167,10 +167,12 @@ cdef class Tls:
         self.tls.only = 2           # the socket is asked once
         while True:
             room = PyBytes_FromStringAndSize(NULL, HK_TLS_RECORD)
-            n = hk_tls_unseal(&self.tls, PyBytes_AS_STRING(room), HK_TLS_RECORD)
+            n = hk_tls_unseal(&self.tls, PyBytes_AS_STRING(room), most if 0 < most < HK_TLS_RECORD else HK_TLS_RECORD)
             if n < 0:
                 break
             pieces.append(room[:n])
+            if most:
+                break
         self.tls.only = 0
         if n == HK_TLS_FAULT:           # at once, as the socket may have no more to say
             raise self.failure(HK_TLS_FAULT)

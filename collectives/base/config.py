@@ -24,6 +24,8 @@ from hocket.errors import ArgumentError
 
 log = logging.getLogger("hocket")
 LINK = "20"  # the scope of IPv6 addresses that are valid on their own link only
+SHORTEST = 2.0
+"""Seconds: a lossy network is silent for longer than one, now and then."""
 LEVELS = ("warning", "info", "debug")
 
 
@@ -49,6 +51,12 @@ def _seconds(text: str) -> float:
     if not value > 0:
         raise ValueError
     return min(value, LONGEST)
+
+
+def _lasting(text: str) -> float:
+    if (value := _seconds(text)) < SHORTEST:
+        raise ValueError
+    return value
 
 
 def _level(text: str) -> str:
@@ -143,6 +151,8 @@ VARIABLES = (
              "how algorithms are chosen: by what `hocket tune` measured, the built-in table, or a second at the start"),
     Variable("HOCKET_TIMEOUT", _seconds, "seconds, more than 0; inf or none: no limit", "300",
              "how long a call may wait for other ranks"),
+    Variable("HOCKET_LOST_AFTER", _lasting, f"seconds, from {SHORTEST:g}; inf or none: no limit", "5",
+             "how long another host may be silent until its ranks are lost; the same on every rank"),
     Variable("HOCKET_LOG", _level, "warning, info or debug", "warning", "how much is logged"),
     Variable("HOCKET_SECRET", secret.read_text, "at least 16 bytes that are not easily guessed", "",
              "the job's secret, the same on every rank"),
@@ -190,6 +200,7 @@ class Config:
     algorithm: str | None = None
     tuning: str = "auto"
     timeout: float = 300.0
+    lost_after: float = 5.0
     log: str = "warning"
     secret: bytes | None = dataclasses.field(default=None, repr=False)
     iface: str | None = None  # the address that HOCKET_IFACE stands for

@@ -289,7 +289,7 @@ def _world(
         elastic.open(_interface(session, settings), settings.ports, job, session.job_key)
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
-        start.mpi, settings.rdma, session.epoch, session.look, settings.encrypt,
+        start.mpi, settings.rdma, session.epoch, session.look, settings.lost_after, settings.encrypt,
     )  # fmt: skip
     plain = [*encryption.ENCRYPTS, *settings.plain.split(",")] if settings.encrypt else None
     known = registry.known()

@@ -109,7 +109,6 @@ HK_ALWAYS_INLINE int hk_stage_fill(hk_receiver *r, size_t want, hk_reader *read)
 
 HK_ALWAYS_INLINE int hk_peek_by(hk_reader *read, hk_channel *ch, hk_view *v, size_t want) {
     hk_receiver *r = (hk_receiver *)ch;
-    if ((int)hk_load32((const uint32_t *)&ch->fd) < 0) return HK_AGAIN; /* the peer's stream has not come yet */
     if (!r->open) {
         int e = hk_stage_fill(r, HK_FRAME_BYTES, read);
         if (e != 1) return e;
@@ -166,8 +165,12 @@ HK_ALWAYS_INLINE long hk_recv_by(hk_reader *read, hk_channel *ch, void *dst, siz
     return n;
 }
 
+/* Has the peer's stream come? */
+static inline int hk_stream_has_come(hk_channel *ch) { return (int)hk_load32((const uint32_t *)&ch->fd) >= 0; }
+
 static int hk_stream_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     (void)call;
+    if (!hk_stream_has_come(ch)) return HK_AGAIN;
     return hk_peek_by(hk_socket_read, ch, v, want);
 }
 

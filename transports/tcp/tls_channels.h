@@ -67,6 +67,7 @@ static long hk_tls_read(hk_receiver *r, void *dst, size_t len) {
 
 static int hk_tls_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     (void)call;
+    if (!hk_stream_has_come(ch)) return HK_AGAIN;
     return hk_peek_by(hk_tls_read, ch, v, want);
 }
 

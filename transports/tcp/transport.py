@@ -29,11 +29,13 @@ from hocket.system.queueing import queueing
 from hocket.system.tls import Tls
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledChannels
+from hocket.transports.tcp.healing import HealingStreams
+from hocket.transports.tcp.mending import AGAIN, ASK, Mender
 from hocket.transports.tcp.stream import SocketStreams
 from hocket.transports.tcp.tls_channels import TlsStreams
 
 log = logging.getLogger("hocket.transports")
-Streams = SocketStreams | TlsStreams
+Streams = SocketStreams | TlsStreams | HealingStreams
 PURPOSE = "tcp:"
 VERDICT = 0.5
 """Seconds that a failed handshake waits for the news that its peer is lost."""
@@ -42,6 +44,10 @@ TOO_LATE = 10_000
 INTERACTIVE, BULK = 6, 2
 """SO_PRIORITY of lanes above 0 and below; the system's own 0 of others.  pfifo_fast, prio and fq have three bands, by
 Linux' table 6, 0 and 2 from the first to the last.  7 needs privileges."""
+HEALS = 1
+"""The version of mending.py's answers: both ends must have the same, or a broken connection is not made again."""
+HEALS_INSIDE = False
+"""Are connections inside a host made again, too?  Nothing breaks there but by force."""
 LOCAL_CONGESTION = b"cubic"
 """For connections inside a host: bbr, some systems' default, paces what has no need of it."""
 
@@ -63,9 +69,14 @@ class TcpTransport:
         """Streams that may still be on their way to channels that have been closed, the oldest first."""
         place: Any = ("tcp", context.host, context.ports or 0)
         self._listener = context.listen(place, self._on_peer)
-        self._addresses: dict[int, tuple[str, int]] = {}
-        self._ciphers: dict[int, int] = {}
+        self.addresses: dict[int, tuple[str, int]] = {}
+        self.ciphers: dict[int, int] = {}
+        self._healing: set[int] = set()
+        """Ranks to which broken connections are made again."""
+        self.mender = Mender(self, context.lost_after)
         self.unclosed: weakref.WeakSet[TcpChannels] = weakref.WeakSet()
+        self._priorities: dict[tuple[int, str], int] = {}
+        """Of streams that are, or are being, opened."""
         self._purpose = encryption.MARK if context.encrypt else PURPOSE
 
     @staticmethod
@@ -74,7 +85,8 @@ class TcpTransport:
 
     def offer(self) -> dict[str, Any]:
         _, host, port = self._listener.address  # type: ignore[misc]
-        offer = {"host": host, "port": port, "network": network_id(), "encrypts": self.context.encrypt}
+        offer: dict[str, Any] = {"host": host, "port": port, "network": network_id(), "heals": HEALS}
+        offer["encrypts"] = self.context.encrypt
         return {**offer, "cipher": tls.FASTEST} if self.context.encrypt else offer
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
@@ -93,13 +105,15 @@ class TcpTransport:
                 refusals.append(None)
         known = {r: offer for r, offer in enumerate(offers) if offer and _is_offer(offer)}
         own = self._listener.address[1]
-        self._addresses.update({r: (seen_here(o["host"], own), o["port"]) for r, o in known.items()})
-        self._ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in known.items()})
+        self.addresses.update({r: (seen_here(o["host"], own), o["port"]) for r, o in known.items()})
+        far = {r for r, o in known.items() if HEALS_INSIDE or o["network"] != network_id()}
+        self._healing.update(r for r in far if known[r].get("heals") == HEALS)
+        self.ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in known.items()})
         return refusals
 
     def detail(self, rank: int) -> str:
         """For people: is it encrypted?"""
-        return f"encrypted: TLS 1.3, {tls.CIPHERS[self._ciphers[rank]]}" if self.context.encrypt else ""
+        return f"encrypted: TLS 1.3, {tls.CIPHERS[self.ciphers[rank]]}" if self.context.encrypt else ""
 
     def queueing(self) -> str:
         """For people: which interface sends, how it queues, and whether lanes' priorities count there."""
@@ -107,23 +121,29 @@ class TcpTransport:
 
     def host_of(self, rank: int) -> str:
         """The IP address at which that rank listens."""
-        return self._addresses[rank][0]
+        return self.addresses[rank][0]
 
     def _on_peer(self, link: Connection, hello: Hello) -> None:
-        if not hello.purpose.startswith(self._purpose):
+        prefix, kind = hello.purpose[:4], self._purpose
+        if prefix == ASK[kind]:
+            self.mender.asks(link, hello)
+            return
+        take = self.mender.comes if prefix == AGAIN[kind] else self._on_stream
+        if take == self._on_stream and not hello.purpose.startswith(self._purpose):
             log.warning("hocket: closed a connection of rank %d: %s", hello.rank, encryption.DIFFERS)
             link.close()
         elif self.context.encrypt:
             me = self.context
             encryption.Securing(
                 me.reactor, tuned(link), encryption.connection_key(link.key, hello.purpose, hello.rank, me.rank),
-                lambda end: self._on_stream(end, link, hello),
-                lambda why: log.warning("hocket: closed a connection of rank %d: %s", hello.rank, why),
+                lambda end: take(end, link, hello),
+                lambda why: log.log(logging.WARNING if take == self._on_stream else logging.DEBUG,
+                                    "hocket: closed a connection of rank %d: %s", hello.rank, why),
             )  # fmt: skip
         else:
-            self._on_stream(tuned(link), link, hello)
+            take(tuned(link), link, hello)
 
-    def _on_stream(self, stream: Any, link: socket.socket, hello: Hello) -> None:
+    def _on_stream(self, stream: Any, link: Connection, hello: Hello) -> None:
         key = hello.rank, hello.purpose
         with self._lock:
             channels, priority = self._waiting.pop(key, (None, 0))
@@ -136,6 +156,30 @@ class TcpTransport:
                 self._too_late.pop(key, None)
                 link.close()
 
+    def takes(self, stream: Any, link: Connection, key: tuple[int, str]) -> bool:
+        """A stream's second connection has come before the channels were opened.  False: they have been closed."""
+        with self._lock:
+            if self._closed or key in self._too_late:
+                return False
+            before, _ = self._arrived.pop(key, (None, None))
+            if before is not None:
+                before.close()
+            self._on_stream(stream, link, Hello(key[0], key[1], self.context.job))
+        return True
+
+    def opens(self, key: tuple[int, str]) -> bool:
+        """Is this stream of ours being opened?"""
+        return key in self._priorities
+
+    @property
+    def lock(self) -> contextlib.AbstractContextManager[Any]:
+        return self._lock
+
+    def tune(self, link: socket.socket, key: tuple[int, str]) -> None:
+        """A connection that takes another one's place is marked as that was."""
+        tuned(link)
+        mark(link, self._priorities.get(key, 0))
+
     def open(self, rank: int, name: str, look: Callable[[], object], priority: int = 0) -> Streams:
         """Channels to and from `rank`: ours over the stream that we dial, theirs over the one that they dial.
 
@@ -146,20 +190,24 @@ class TcpTransport:
         hello = me.hello(self._purpose + name, rank)
         deadline = time.monotonic() + me.timeout
         streams: Streams
+        key = rank, hello.purpose
+        self._priorities[key] = priority
         while True:
             left = max(0.01, deadline - time.monotonic())
-            link = connect(("tcp", *self._addresses[rank]), me.key, hello, left, look)
+            link = connect(("tcp", *self.addresses[rank]), me.key, hello, left, look)
             tuned(link)
             mark(link, priority)
-            if not me.encrypt:
-                streams = SocketStreams(link, receive=False)
-                break
-            end = self._secured(link, rank, hello.purpose, deadline, look)
-            if end is not None:
-                streams = TlsStreams(end)
-                break
-        key = rank, hello.purpose
+            end = self._secured(link, rank, hello.purpose, deadline, look) if me.encrypt else None
+            if end is None and me.encrypt:
+                continue
+            if rank in self._healing:
+                streams = HealingStreams(end or link, me.encrypt, self.mender.bell)
+            else:
+                streams = SocketStreams(link, receive=False) if end is None else TlsStreams(end)
+            break
         with self._lock:
+            if isinstance(streams, HealingStreams):
+                self.mender.add(key, streams)
             if key in self._arrived:
                 stream, incoming = self._arrived.pop(key)
                 mark(incoming, priority)
@@ -173,11 +221,11 @@ class TcpTransport:
     ) -> Tls | None:
         """None: the other side ended it, as it must where one of the two is slow; another attempt may do."""
         me = self.context
-        host, port = self._addresses[rank]
+        host, port = self.addresses[rank]
         try:
             key = encryption.connection_key(link.key, purpose, me.rank, rank)
             left = max(0.01, deadline - time.monotonic())
-            return encryption.secure(link, key, left, look, self._ciphers[rank])
+            return encryption.secure(link, key, left, look, self.ciphers[rank])
         except TransportError as why:
             link.close()
             until = time.monotonic() + VERDICT
@@ -202,6 +250,8 @@ class TcpTransport:
         with self._lock:
             for rank in channels.members:
                 key = rank, self._purpose + channels.name
+                self.mender.forget(key)
+                self._priorities.pop(key, None)
                 arrived, _ = self._arrived.pop(key, (None, None))
                 if arrived is not None:
                     arrived.close()
@@ -224,6 +274,7 @@ class TcpTransport:
             for stream, _ in self._arrived.values():
                 stream.close()
             self._arrived.clear()
+        self.mender.close()
 
 
 class TcpChannels(DialledChannels):
@@ -252,7 +303,10 @@ class TcpChannels(DialledChannels):
     def close(self) -> None:
         self.transport.forget(self)
         for streams in self.streams:  # which stay: an engine may still know them
-            streams.close()
+            if isinstance(streams, HealingStreams):
+                streams.close(self.transport.mender.linger)
+            else:
+                streams.close()
         super().close()
 
     def __del__(self) -> None:

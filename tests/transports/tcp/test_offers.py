@@ -37,7 +37,7 @@ def test_any_offer_is_an_address_or_a_reason(encrypt: bool) -> None:
             mine, reason = transport.reach([None, offer])
             assert mine and (reason is None or isinstance(reason, str)), offer
             if reason is None:
-                host, port = transport._addresses[1]
+                host, port = transport.addresses[1]
                 assert isinstance(host, str) and 0 < port < 65536 and transport.detail(1) is not None
                 taken += 1
         assert taken < 500
