@@ -64,8 +64,8 @@ NAMES = {
     """,
     "hocket.training": """
         Adagrad Adam Again Average Change Client ColumnParallel Crew Delayed DiLoCo Downpour Experts Flat Handle
-        Lamb Lars Layers LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica Report RowParallel
-        Rows Rule SGD Scheduler Server Setting Sharded SparseLoCo Staged StreamingDiLoCo Timing Tuned digest
+        Lamb Lars Layers LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica Report
+        RowParallel Rows Rule SGD Scheduler Server Setting Sharded SparseLoCo Staged StreamingDiLoCo Timing Tuned digest
         serve tune
     """,
     "hocket.torch": """

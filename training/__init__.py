@@ -50,7 +50,7 @@ from hocket.training.server.worker.staging import Staged
 __all__ = [
     "Adagrad", "Adam", "Again", "Average", "Change", "Client", "ColumnParallel", "Crew", "Delayed", "DiLoCo",
     "Downpour", "Experts", "Flat", "Handle", "Lamb", "Lars", "Layers", "LocalSGD", "Mesh", "Momentum", "NoLoCo",
-    "Optimizer", "Outer", "Pipeline", "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows", "Rule", "SGD",
-    "Scheduler", "Server", "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing", "Tuned", "digest",
-    "serve", "tune",
+    "Optimizer", "Outer", "Pipeline", "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows", "Rule",
+    "SGD", "Scheduler", "Server", "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing", "Tuned",
+    "digest", "serve", "tune",
 ]  # fmt: skip
