@@ -326,7 +326,7 @@ class World:
         outcome = of.outcomes[number]
         who.number = max(number + 1, 1 + max((n for n, each in enumerate(of.outcomes) if each is not None), default=0))
         infos, lost = outcome
-        who.late = {rank: who.late.get(rank, who.since) for rank in lost}
+        who.late = {rank: who.late.get(rank, self.now) for rank in lost}
         overdue = frozenset(rank for rank, since in who.late.items() if self.now - since > LIMIT)
         return self.code.Came(infos, lost, overdue)
 

@@ -182,8 +182,9 @@ class Crew:
             self._grace.note(time.monotonic() - began)
         elif come.patient:
             log.warning("rank %d of a crew ends without ranks %s: late by %g s", self.comm.rank, [*came.lost], grace)
-        self._late = {rank: self._late.get(rank, began) for rank in came.lost}
-        overdue = frozenset(rank for rank, since in self._late.items() if time.monotonic() - since > self._timeout)
+        now = time.monotonic()  # of whom this rank has heard just now, it has only just heard
+        self._late = {rank: self._late.get(rank, now) for rank in came.lost}
+        overdue = frozenset(rank for rank, since in self._late.items() if now - since > self._timeout)
         return of.Came(of.said(zip(came.ranks, came.infos, strict=True)), came.lost, overdue)
 
     def _digest(self, compared: bool) -> int | None:
