@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Guess: MPI's portable format "external32" keeps every int64: mpi4py finds the datatype of a NumPy array by itself, and
-# what is packed and unpacked, or written to a file and read, is what it was.
+# Guess: MPI's portable format "external32" keeps every int64: mpi4py finds the datatype of a NumPy array by itself,
+# and what is packed and unpacked, or written to a file and read, is what it was.
 # Seen (mpi4py 4.1.2, Open MPI 5.0.11): NumPy's int64 is C's long, so mpi4py takes MPI_LONG, which has four bytes in
-# external32, whatever it has on the machine: 2^40 + 3 comes back as 3, without an error, by Pack_external and by a file
-# with that view.  MPI_INT64_T keeps it.  Pack_external_size still says 8 bytes each.
+# external32, whatever it has on the machine: 2^40 + 3 comes back as 3, without an error, by Pack_external and by a
+# file with that view.  MPI_INT64_T keeps it.  Pack_external_size still says 8 bytes each.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

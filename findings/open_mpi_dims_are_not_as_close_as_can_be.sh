@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Guess: MPI_Dims_create(72, 2) is [9, 8] in every MPI: the standard wants the dimensions as close to each other as
 # possible.
-# Seen (mpi4py 4.1.2): MPICH 5.0.2 gives [9, 8], Open MPI 5.0.11 [12, 6].  Of all sizes to 2,000 MPICH's are as square as
-# can be; 44 of Open MPI's are not, among them 180, 240, 288, 336, 420, 504, 600, 720, and 800 (40 x 20 for 32 x 25, so
-# halos are larger).
+# Seen (mpi4py 4.1.2): MPICH 5.0.2 gives [9, 8], Open MPI 5.0.11 [12, 6].  Of all sizes to 2,000 MPICH's are as
+# square as can be; 44 of Open MPI's are not, among them 180, 240, 288, 336, 420, 504, 600, 720, and 800 (40 x 20 for
+# 32 x 25, so halos are larger).
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
