@@ -3,7 +3,7 @@
 # numpy() refuses one that is lazily negative.
 # Seen (torch 2.13.0, numpy 2.4.6, mpi4py 4.1.2 on Open MPI 5.0.11; torch 2.14.1 alike): the imaginary part of
 # x.conj() is lazily negative, and goes out by DLPack with the wrong sign: of [1+2j, 3+4j] NumPy gets [2, 4] for [-2,
-# -4], torch itself does, and mpi4py, which takes tensors by DLPack, reduces 2.
+# -4], so does torch itself, and mpi4py, which takes tensors by DLPack, reduces 2.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
