@@ -112,6 +112,12 @@ def values() -> None:
         for number, (body, expected) in enumerate(calls):
             for place, found in run(mesh, "i", every, body).items():
                 assert found.dtype == dtype and np.array_equal(found, expected[place]), (kind, number, place, found)
+    for place in (0, n - 1):  # Gloo loses one of the two NaNs, XLA on one process both
+        every = np.ones((n, 2), np.float32)
+        every[place, 1] = np.nan
+        for peak in (jax.lax.pmax, jax.lax.pmin):
+            for found in run(mesh, "i", every, lambda a, peak=peak: peak(a, "i")).values():
+                assert np.array_equal(found, np.array([1, np.nan], np.float32), equal_nan=True), (place, peak, found)
 
 
 @case
