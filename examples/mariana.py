@@ -76,7 +76,7 @@ class Averaged:
 
 
 class Served:
-    """Every rank serves some slices.  A half of a layer is a table of its own: the ranks with other halves push none."""
+    """Every rank serves some slices.  Half of a layer is a table: the ranks with other halves push nothing to it."""
 
     def __init__(self, comm, mesh, parameters, optimizer):
         tensor, tables = mesh["tensor"], {}
