@@ -23,7 +23,7 @@ from hocket.training import SGD, Client, ColumnParallel, Mesh, Range, RowParalle
 
 HIDDEN, BATCH, STEPS = 96, 80, 200
 ALIKE = "1/bias"
-"""What no rank has a part of: a row-parallel layer's bias."""
+"""The bias of a row-parallel layer: all ranks have the whole of it."""
 
 
 def network(comm):
