@@ -64,6 +64,7 @@ lint: $(VENV)/test.stamp
 # What `make test` leaves out, as others show nearly as much (other sizes, transports, MPIs and examples), and 10^6 schedules
 # of the decree: half an hour.  As root on Debian it installs Slurm where that is not here.
 test-more: $(VENV)/test.stamp | $(IMPI)
+	@test -d /usr/share/datasets/fashion-mnist || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq dataset-fashion-mnist > /dev/null
 	@command -v slurmctld > /dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq slurm-wlm munge > /dev/null
 	$(PYTEST) -m more --workers 4 --durations 20
 

@@ -79,6 +79,7 @@ EXCEPTIONS = {
     "lab/large/beside_torch.py": "torch",
     "lab/large/layouts.py": "torch",
     "lab/overlap/training.py": "torch",
+    "lab/server/fashion.py": "torch",
     "lab/rivals/horovod.py": "horovod",
     "lab/frameworks/jax_calls.py": "jax",  # the benchmarks of them
     "lab/frameworks/jax_psum.py": "xla",

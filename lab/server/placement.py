@@ -1,6 +1,7 @@
 """Where should servers stand?  Huawei's table: one or two servers, on the workers' host and on another, beside rings.
 
-    python -m hocket.lab.server.placement [--rate 100mbit] [--compute 0.1] [--bytes 680000] [--steps 12]      as root
+    python -m hocket.lab.server.placement [--rate 100mbit] [--compute 0.1] [--bytes 680000] [--steps 12]
+                                          [--clock async]      as root
 
 Two hosts (network namespaces) with a cable, a server and four workers on each; a worker pulls the parameters, computes
 (a sleep), and pushes its gradient; nobody waits for another's clock.  The bytes are chosen so that four workers of
@@ -51,21 +52,21 @@ PLACES = {
 }
 
 
-def rank(nbytes: str, compute: str, steps: str) -> None:
+def rank(nbytes: str, compute: str, steps: str, clock: str) -> None:
     """Measure; rank 0 prints a line of JSON for each row."""
     with hocket.init() as comm:
         for name, place in PLACES.items():
             here = comm.rank in place.servers + place.workers
             team: Any = comm.split(int(here), comm.rank not in place.servers)
             comm.barrier()
-            rate = _works(team, place, comm.rank, int(nbytes) // 4, float(compute), int(steps)) if here else 0.0
+            rate = _works(team, place, comm.rank, int(nbytes) // 4, float(compute), int(steps), clock) if here else 0.0
             rates = comm.share(rate * float(compute))
             if comm.rank == 0:
                 row = {"what": name, "sum": sum(rates), "near": sum(rates[:EACH]), "far": sum(rates[EACH:])}
                 print(json.dumps(row), flush=True)
 
 
-def _works(team: Any, place: Place, rank: int, count: int, compute: float, steps: int) -> float:
+def _works(team: Any, place: Place, rank: int, count: int, compute: float, steps: int, clock: str) -> float:
     """A worker's steps a second; 0 of a server."""
     gradient, began = np.zeros(count, np.float32), time.perf_counter()
     if not place.servers:
@@ -75,7 +76,7 @@ def _works(team: Any, place: Place, rank: int, count: int, compute: float, steps
         return steps / (time.perf_counter() - began)
     tables = {"w": Range(count)}
     if rank in place.servers:
-        serve(team, tables, on=range(len(place.servers)), clock="async").wait()
+        serve(team, tables, on=range(len(place.servers)), clock=clock).wait()
         return 0.0
     with Client(team, tables) as client:
         w, began = client.pull("w"), time.perf_counter()
@@ -83,12 +84,13 @@ def _works(team: Any, place: Place, rank: int, count: int, compute: float, steps
             client.pull("w", out=w)
             time.sleep(compute)
             client.push("w", gradient)
+            client.tick()
         return steps / (time.perf_counter() - began)
 
 
-def asked(names: Sequence[str], nbytes: int, compute: float, steps: int) -> list[dict[str, Any]]:
+def asked(names: Sequence[str], nbytes: int, compute: float, steps: int, clock: str = "async") -> list[dict[str, Any]]:
     """The rows, between these two hosts."""
-    words = [sys.executable, "-m", MODULE, "rank", str(nbytes), str(compute), str(steps)]
+    words = [sys.executable, "-m", MODULE, "rank", str(nbytes), str(compute), str(steps), clock]
     return found_on(names, EACH, words, "placement", PATIENCE)
 
 
@@ -98,13 +100,14 @@ def main() -> int:
     parser.add_argument("--compute", type=float, default=0.1, help="seconds of a step")
     parser.add_argument("--bytes", type=int, default=680_000)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--clock", default="async", help='"bsp": all workers wait for each other')
     o = parser.parse_args()
     if why := refusal(o.rate):
         raise ArgumentError(why)
     remove_stale()
     heading(("", "times one worker", "of these near the first server", "far", "Huawei"))
     with hosts(o.rate) as names:
-        rows = asked(names, o.bytes, o.compute, o.steps)
+        rows = asked(names, o.bytes, o.compute, o.steps, o.clock)
     for each in rows:
         figures = " | ".join(f"{each[key]:.2f}" for key in ("sum", "near", "far"))
         print(f"| {each['what']} | {figures} | {PLACES[each['what']].huawei} |")

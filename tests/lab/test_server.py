@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.lab.server import cold, crossover, duplex, exchange, mixed, placement, rate, stragglers
+from hocket.lab.server import cold, crossover, duplex, exchange, fashion, mixed, placement, rate, stragglers
 from hocket.system.namespaces.hosts import hosts, refusal
 from hocket.system.namespaces.switch import switch
 
@@ -59,6 +59,15 @@ def test_a_model_is_pushed_and_pulled_beside_others() -> None:
     assert {"ZMQ", "gRPC, encoded", "hocket, a server, shm"} <= set(names)
     assert all(row["seconds"] > 0 for row in rows) and len(exchange.table(rows, 1 << 16)) == 2 + len(rows)
     assert len(exchange.verdicts(rows, between_hosts=False)) == len(exchange.WANTED)
+
+
+@pytest.mark.more
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_clocks_on_pictures() -> None:
+    """bsp is one process to the last digit; the others only run."""
+    found = {way: fashion.asked(fashion.PLACE, "1gbit", way, 2, 0, 6, late=True) for way in fashion.WAYS}
+    assert found["bsp"]["right"] == found["sequential"]["right"] > 0.1 and found["bsp"]["stale"] == 0
+    assert all(row["step"] > fashion.UNIT and row["right"] > 0.05 for row in found.values())
 
 
 def test_rows_in_memory_and_in_a_file() -> None:

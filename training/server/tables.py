@@ -91,7 +91,7 @@ class Rows:
     once: what one push has for a key several times is added up first.
 
     `room`: bytes of rows, with what their optimizer keeps, that a shard has in memory, at most; those that were not
-    used for longest lie in a file (`serve(cold=)`).  None: all are in memory.  Beside it a row costs 30 to 60 bytes.
+    used for longest lie in a file (`serve(cold=)`).  None: all are in memory.  Beside it a row costs 40 to 80 bytes.
     """
 
     width: int

@@ -14,6 +14,7 @@ from hocket.errors import ArgumentError
 from hocket.torch.training.forward import Forward
 from hocket.torch.training.hooks import Hook, remove
 from hocket.training import Client, Layers, Range
+from hocket.training.large.told import asked
 from hocket.training.server.optimizers import optimizer as resolved
 from hocket.training.server.tables import SLICE
 
@@ -51,6 +52,9 @@ class Served:
     be left out.  False: in `step`, when it was clipped or added up.  `barrier=False`: `step` returns at once, and each
     module waits for its own parameters before its `forward`; then call `finish()` before anything else reads them.
 
+    Of a model that is cut (`ColumnParallel`, `RowParallel`) each rank is a client, and all of them are one worker: a
+    part is a table, with its rank in front of the name, and all of them call `tables` together.
+
     All parameters are served, also frozen ones, which are not pushed; a tied one is one table.  Of the buffers those of
     floats are, by what each worker has changed; others are each worker's own.  Tables are float32, or float64 where the
     parameter is.  Parameters on a GPU are refused.
@@ -63,8 +67,12 @@ class Served:
         self, module: torch.nn.Module, client: Client, optimizer: Any = None, *, prefix: str = "", overlap: bool = True,
         barrier: bool = True,
     ) -> None:  # fmt: skip
-        self.module, self.client, self._prefix, self._overlap, self._barrier = module, client, prefix, overlap, barrier
+        self.module, self.client = module, client
         self._held = dict(_served(module))
+        cuts = {name: _cut(tensor) for name, tensor in self._held.items()}
+        self._keys = {name: _key(prefix, name, -1 if cut is None else cut.rank) for name, cut in cuts.items()}
+        self._scales = {name: cut.size for name, cut in cuts.items() if cut is not None}
+        """Workers that have other parts of these parameters: their zeros are in the mean."""
         pairs = self._held.items()
         self._params: dict[str, Tensor] = {name: each for name, each in pairs if isinstance(each, torch.nn.Parameter)}
         self._names = {p: name for name, p in self._params.items()}
@@ -74,8 +82,9 @@ class Served:
             wanted = None if optimizer is None or name not in self._params else repr(resolved(optimizer))
             if wanted is not None and wanted != repr(table.optimizer):
                 raise ArgumentError(f"the table of {name!r} has {table.optimizer!r}, and optimizer= says {wanted}")
-            rooms[prefix + name] = np.empty(table.shape, table.dtype)
+            rooms[self._keys[name]] = np.empty(table.shape, table.dtype)
         self._layers = Layers(client, rooms)
+        self._mean = any(client.table(key).mean for key in rooms)  # type: ignore[union-attr]
         self._given: dict[Tensor, Tensor] = {}
         """Gradients of this step, or of the one before, which are on their way."""
         self._pending: set[str] = set()
@@ -95,7 +104,7 @@ class Served:
             self._handles += [p.register_post_accumulate_grad_hook(Hook(self, "made")) for p in trained]  # type: ignore[no-untyped-call]
         weakref.finalize(self, remove, self._handles).atexit = False
         for name, tensor in self._held.items():
-            client.pull(prefix + name, out=rooms[prefix + name])
+            client.pull(self._keys[name], out=rooms[self._keys[name]])
             self._write(name, tensor)
 
     @staticmethod
@@ -110,8 +119,10 @@ class Served:
         for name, tensor in _served(module):
             dtype = "float64" if tensor.dtype == torch.float64 else "float32"
             initial = tensor.detach().to(getattr(torch, dtype)).numpy().copy()
-            steps = optimizer if isinstance(tensor, torch.nn.Parameter) else "sum"
-            made[prefix + name] = Range(tuple(tensor.shape), dtype, steps, initial, slice, mean)
+            steps, cut = optimizer if isinstance(tensor, torch.nn.Parameter) else "sum", _cut(tensor)
+            parts = [initial] if cut is None else cut.allgather(initial[None])
+            for rank, part in enumerate(parts, -1 if cut is None else 0):
+                made[_key(prefix, name, rank)] = Range(tuple(tensor.shape), dtype, steps, part, slice, mean)
         return made
 
     def step(self) -> None:
@@ -123,14 +134,14 @@ class Served:
             if p not in self._given and p.grad is not None and p.requires_grad:
                 self._push(p, p.grad)
             elif p not in self._given:
-                self._layers.fetch(self._prefix + name)
+                self._layers.fetch(self._keys[name])
         for name in self._base:
             change = self._held[name] - self._base[name]
             self._base[name] = self._held[name].clone()
             if bool(change.any()):
-                self._layers.ready(self._prefix + name, change)
+                self._layers.ready(self._keys[name], change)
             else:
-                self._layers.fetch(self._prefix + name)
+                self._layers.fetch(self._keys[name])
         self._layers.end()
         self._pending = set(self._held)
         if self._forward is None or not self._forward.settled or self._forward.overtaken is not None:
@@ -163,7 +174,7 @@ class Served:
         Another worker may push meanwhile, but with clock="bsp".
         """
         self.finish()
-        tables = {name: self.client.state(self._prefix + name) for name in self._held}
+        tables = {name: self.client.state(self._keys[name]) for name in self._held}
         return {
             "kind": KIND, "optimizers": {name: _kind(self._table(name, None)) for name in self._held},
             "tables": {name: {k: torch.from_numpy(v) for k, v in each.items()} for name, each in tables.items()},
@@ -193,16 +204,16 @@ class Served:
             if tuple(state["tables"][name]["values"].shape) != wanted:
                 raise ArgumentError(f"parameter {name!r} was saved with another shape than {wanted}")
         for name, arrays in state["tables"].items():
-            self.client.load(self._prefix + name, {each: array.numpy() for each, array in arrays.items()})
+            self.client.load(self._keys[name], {each: array.numpy() for each, array in arrays.items()})
         own = dict(self._own())
         for name, tensor in state["own"].items():
             if name in own:
                 own[name].copy_(tensor)
         for name in self._held:
-            self._layers.fetch(self._prefix + name)
+            self._layers.fetch(self._keys[name])
         self._layers.end()
         for name, tensor in self._held.items():
-            self._layers.wait(self._prefix + name)
+            self._layers.wait(self._keys[name])
             self._write(name, tensor)
 
     def made(self, p: Tensor) -> None:
@@ -220,13 +231,15 @@ class Served:
         remove(self._handles)
 
     def _push(self, p: Tensor, gradient: Tensor) -> None:
-        self._given[p] = gradient.to_dense() if gradient.is_sparse else gradient
-        self._layers.ready(self._prefix + self._names[p], self._given[p])
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        scale = self._scales.get(self._names[p], 1)
+        self._given[p] = dense if scale == 1 or not self._mean else dense * scale
+        self._layers.ready(self._keys[self._names[p]], self._given[p])
 
     def _take(self, name: str) -> None:
         """Wait for what was asked for."""
         tensor = self._held[name]
-        self._layers.wait(self._prefix + name)
+        self._layers.wait(self._keys[name])
         self._pending.discard(name)
         self._given.pop(tensor, None)
         self._write(name, tensor)
@@ -234,7 +247,7 @@ class Served:
     @torch.no_grad()
     def _write(self, name: str, tensor: Tensor) -> None:
         """The servers' value; of a buffer with what has changed since it was pushed."""
-        value = torch.from_numpy(self._layers.room(self._prefix + name))
+        value = torch.from_numpy(self._layers.room(self._keys[name]))
         if name not in self._params:
             value = value.to(tensor.dtype)
             since = tensor - self._base.get(name, tensor)
@@ -243,7 +256,7 @@ class Served:
 
     def _table(self, name: str, tensor: Tensor | None) -> Range:
         try:
-            table = self.client.table(self._prefix + name)
+            table = self.client.table(self._keys[name])
         except ArgumentError as why:
             raise ArgumentError(
                 f"parameter {name!r} is not a table of the servers: give serve and Client Served.tables(module) of "
@@ -295,6 +308,15 @@ def _fit(name: str, tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point() or tensor.layout != torch.strided:
         raise ArgumentError(f"parameter {name!r} must be a dense tensor of floats; got {tensor.dtype}, {tensor.layout}")
     return tensor
+
+
+def _cut(tensor: Tensor) -> Any:
+    """The communicator among whose ranks it is cut, as its layer has told; None: all have it alike."""
+    return next((told.comm for told in asked(tensor) if not told.alike), None)
+
+
+def _key(prefix: str, name: str, rank: int) -> str:
+    return f"{prefix}{name}" if rank < 0 else f"{prefix}{rank}/{name}"
 
 
 def _kind(table: Range) -> str:

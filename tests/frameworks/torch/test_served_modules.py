@@ -16,7 +16,8 @@ import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.torch import Served
 from hocket.torch.training import parameters
-from hocket.training import SGD, Adagrad, Adam, Client, Downpour, Range, serve
+from hocket.torch.training.tensor import ColumnParallel, RowParallel
+from hocket.training import SGD, Adagrad, Adam, Client, Downpour, Mesh, Range, serve
 from support.worlds import same, spread
 
 STEPS = 4
@@ -241,6 +242,38 @@ def refuses(comm: Communicator) -> None:
 
 def test_what_it_refuses() -> None:
     spread(refuses, 2, "threads")
+
+
+def cut(comm: Communicator) -> None:
+    """Two workers of two ranks each, with half of a network on a rank: one process with all of it."""
+    mesh, columns = Mesh(comm, {"data": 2, "tensor": 2}), np.random.default_rng(1)
+    wide, narrow = nn.Linear(4, 6), nn.Linear(6, 4)
+    with torch.no_grad():
+        for p in (*wide.parameters(), *narrow.parameters()):
+            p.copy_(torch.from_numpy(columns.standard_normal(tuple(p.shape)).astype(np.float32) * 0.5))
+    net = nn.Sequential(ColumnParallel(wide, mesh["tensor"]), nn.Tanh(), RowParallel(narrow, mesh["tensor"]))
+    whole = nn.Sequential(copy.deepcopy(wide), nn.Tanh(), copy.deepcopy(narrow))
+    tables, optimizer = Served.tables(net, SGD(0.2, 0.9)), torch.optim.SGD(whole.parameters(), 0.2, 0.9)
+    assert set(tables) == {"0/0.weight", "1/0.weight", "0/0.bias", "1/0.bias", "0/2.weight", "1/2.weight", "2.bias"}
+    server = serve(comm, tables, on=range(comm.size), works=True)
+    with server, Client(server) as client:
+        served = Served(net, client)
+        for step in range(STEPS):
+            x = [torch.from_numpy(np.random.default_rng((step, i)).standard_normal((5, 4)).astype("f")) for i in (0, 1)]
+            net.zero_grad()
+            net(x[mesh["data"].rank]).square().mean().backward()
+            served.step()
+            optimizer.zero_grad()
+            torch.stack([whole(each).square().mean() for each in x]).mean().backward()
+            optimizer.step()
+        mine = slice(3 * mesh["tensor"].rank, 3 * mesh["tensor"].rank + 3)
+        torch.testing.assert_close(net[0].weight, whole[0].weight[mine], rtol=0, atol=1e-5)
+        torch.testing.assert_close(net[2].weight, whole[2].weight[:, mine], rtol=0, atol=1e-5)
+        torch.testing.assert_close(net[2].bias, whole[2].bias, rtol=0, atol=1e-5)
+
+
+def test_two_ranks_with_a_cut_network_are_one_worker() -> None:
+    spread(cut, 4, "threads")
 
 
 def downpours(comm: Communicator) -> None:

@@ -14,7 +14,7 @@ from hocket.training.server.shards.rounds import Round
 from hocket.training.server.shards.shard import Shard
 from hocket.training.server.shards.store import Change, Tables, What
 from hocket.training.server.tables import Layout
-from hocket.training.server.wire.messages import Answer, Clock, Pull, Push, Refused, Role
+from hocket.training.server.wire.messages import Answer, Clock, Hello, Pull, Push, Refused, Role
 from support.shard_simulator import Means, SimulatedJob, walk, wander
 
 HEAD_DIES, COPY_DIES, WORKER_DIES = ("s", 0), ("s", 1), ("w", 2)
@@ -66,6 +66,11 @@ def test_a_worker_that_comes_has_no_part_in_a_round_before() -> None:
     assert tables.held[0, 0].values[0] == -2.0, "and it is waited for in the next"
     take((3, 2, values(3.0)))
     assert tables.held[0, 0].values[0] == -5.0
+    take((1, 5, Clock(2)), (2, 5, Clock(2)), (3, 3, Clock(2)), (1, 6, values(0.0)), (2, 6, values(0.0)))
+    take((3, 4, values(0.0)))
+    shard.take(Role(2, True, False, frozenset({1, 2, 3, 4})))
+    (_, welcome), *_ = shard.take(Hello(2, 4))
+    assert welcome.slowest == 3, "the others are at clock 2, and have stepped for it"
     for numbers in ([], [0], [0, 2, 5], [0, 0, 1]):
         with pytest.raises(ValueError, match="a round of"):
             Round.restored(numbers)

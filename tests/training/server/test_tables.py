@@ -51,6 +51,17 @@ def test_a_reader_keeps_what_it_was_lent() -> None:
     seen = store.read(What(0, 0, None))
     store.apply(Change(0, 0, None, np.ones(4, np.float32)))
     assert (seen == 0).all() and (store.held[0, 0].values == 1).all()
+    kept = [store.read(What(0, 0, None))]
+    for step in range(2, 6):
+        store.apply(Change(0, 0, None, np.ones(4, np.float32)))
+        kept.append(store.read(What(0, 0, None))[1:])
+        assert [each[0] for each in kept] == [*range(1, step + 1)], "a view keeps them, too"
+    del kept, seen
+    homes = set()
+    for _ in range(6):
+        store.apply(Change(0, 0, None, np.ones(4, np.float32)))
+        homes.add(store.read(What(0, 0, None)).ctypes.data)
+    assert len(homes) == 2, "memory that nobody reads is used again"
 
 
 def test_shares_are_about_as_large() -> None:

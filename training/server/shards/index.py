@@ -9,7 +9,7 @@ from hocket.training.server.tables import mixed
 
 EMPTY = -1
 BEGIN = 64
-"""Cells at first.  Half of them are empty at least, so a search looks at one and a half on average."""
+"""Cells at first.  A third of them are empty at least."""
 
 
 class Index:
@@ -52,9 +52,9 @@ class Index:
             self._by_place = np.resize(self._by_place, max(end, 2 * self._by_place.size))
         self._by_place[self._count : end] = keys
         first, self._count = self._count, end
-        if 2 * end > self._keys.size:
+        if 3 * end > 2 * self._keys.size:
             size = self._keys.size
-            while 2 * end > size:
+            while 3 * end > 2 * size:
                 size *= 2
             self._keys, self._places, first = np.full(size, EMPTY), np.zeros(size, np.int32), 0
         self._put(self._by_place[first:end], np.arange(first, end))

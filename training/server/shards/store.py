@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hocket.codecs import CODECS
-from hocket.training.server.optimizers import Array, Optimizer
+from hocket.training.server.optimizers import Array, Optimizer, Sum
 from hocket.training.server.shards.cold import default
 from hocket.training.server.shards.lines import Lines
 from hocket.training.server.shards.packing import ALL, packed
@@ -42,6 +43,8 @@ class What(NamedTuple):
     codec: int = 0
 
 
+OURS = 3
+"""References to an array that nobody else has: the slice's, the method's, and that of asking."""
 GATHERED, ROUND = "gathered", "round"
 """Names in the dump of a slice with `mean`: the sum of what was pushed since its step, and its `Round`."""
 
@@ -58,6 +61,8 @@ class Slice:
         self.slots = {name: np.zeros(1 if one else self.values.size, self.values.dtype)
                       for name, one in self.optimizer.slots.items()}  # fmt: skip
         self.lent = False
+        self._spare: Array | None = None
+        """The values before these, which a reader may still have."""
         self.round = Round() if table.mean else None
         self.gathered = np.zeros(self.values.size if table.mean else 0)
         """float64: the order in which workers come changes hardly a bit of the mean."""
@@ -80,7 +85,11 @@ class Slice:
         if self.optimizer.overwrites:
             self.values, self.lent = values, False
             return
-        self.optimizer.apply(self._own(), values, self.slots)
+        if self.lent and type(self.optimizer) is Sum:  # a pass over memory less
+            room = self._room()
+            self._hold(np.add(self.values, values, out=room))
+        else:
+            self.optimizer.apply(self._own(), values, self.slots)
 
     def step(self, clock: int, workers: int) -> None:
         """The optimizer's, by the mean of so many workers, if some have pushed.  Back to a clock: without that."""
@@ -95,8 +104,18 @@ class Slice:
     def _own(self) -> Array:
         """The values, which nobody else reads."""
         if self.lent:
-            self.values, self.lent = self.values.copy(), False
+            room = self._room()
+            room[...] = self.values
+            self._hold(room)
         return self.values
+
+    def _room(self) -> Array:
+        """Memory for new values: that of the ones before, once nobody reads them, as fresh memory costs page faults."""
+        spare = self._spare
+        return spare if spare is not None and getrefcount(spare) <= OURS else np.empty_like(self.values)
+
+    def _hold(self, room: Array) -> None:
+        self._spare, self.values, self.lent = self.values, room, False
 
     def read(self, keys: Array | None) -> Array:
         self.lent = True
