@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -159,8 +160,15 @@ class World:
         for transport in self.transports.values():
             mender, heal = getattr(transport, "mender", None), getattr(self.session, "heal", None)
             if mender is not None and heal is not None:
-                mender.session = self.session
+                mender.session, mender.history.told = self.session, self._note_link
                 heal(mender, transport.healing)  # type: ignore[attr-defined]
+
+    def _note_link(self, what: str, times: int, seconds: float) -> None:
+        """A mark, for `hocket top`, metrics and traces; in these also for how long."""
+        if self.recorder is not None:
+            self.recorder.put(Kind.MARK, what, times)
+            now = time.monotonic_ns()
+            self.recorder.span(what, "links", now - int(seconds * 1e9), now)
 
     def admit(self, comm: Any) -> None:
         """Add a communicator; from now on it hears what the control plane says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 log = logging.getLogger("hocket.transports")
@@ -34,6 +35,8 @@ class History:
         self.healed: dict[int, Healed] = {}
         self.damaged: dict[int, int] = {}
         """Pieces that came damaged.  Both by rank."""
+        self.told: Callable[[str, int, float], object] = lambda what, times, seconds: None
+        """Called, from any thread, with what happened to a link, how often by now, and for how long."""
         self._rank, self._lock = rank, threading.Lock()
         self._damaged: dict[tuple[int, str], int] = {}
 
@@ -44,6 +47,7 @@ class History:
             latest = (*was.latest, time.monotonic())[-FLAPS:]
             now = Healed(was.times + 1, was.seconds + seconds, max(was.longest, seconds), latest)
             self.healed[rank] = now
+        self.told(f"link to rank {rank} healed", now.times, seconds)
         flaps = " (it flaps: look at the cable between the hosts)" if now.flaps() and not was.flaps() else ""
         level = logging.WARNING if flaps or now.times == 1 else logging.INFO
         log.log(level, "hocket: rank %d: the connection to rank %d broke, and is made again after %.3f s%s",
@@ -55,6 +59,7 @@ class History:
         if more:
             self._damaged[stream] = times
             self.damaged[rank] = self.damaged.get(rank, 0) + more
+            self.told(f"link from rank {rank} damaged bytes", self.damaged[rank], 0.0)
             log.warning("hocket: rank %d: bytes from rank %d came damaged, and are sent again (%d times so far)",
                         self._rank, rank, self.damaged[rank])  # fmt: skip
 

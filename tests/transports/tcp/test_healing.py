@@ -44,6 +44,11 @@ with hocket.init(transport="tcp", timeout=60) as comm:
         cuts = comm.allreduce(np.array([sum(each.times for each in healed)]))[0]
     end()
     comm.barrier()
+    assert ": tcp (" in comm.explain() and "made again" in comm.explain(), comm.explain()
+    recorded = comm.recorder().recorded()
+    records = [each for ring in recorded.rings for each in ring.records[ring.records["kind"] == 8]]
+    marks = {{recorded.what(int(each["what"])).text for each in records}}
+    assert f"link to rank {{other}} healed" in marks, marks
     print("healed", cuts, "calls", calls)
 """
 
