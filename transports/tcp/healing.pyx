@@ -100,7 +100,7 @@ cdef class HealingStreams:
     cdef hk_healing_sender sender
     cdef hk_healing_receiver receiver
     cdef object out, incoming
-    cdef bint encrypted
+    cdef bint encrypted, shut
     cdef readonly object send, recv     # capsules
     cdef object __weakref__
     cdef public object words            # keeps the text of a loss
@@ -286,8 +286,9 @@ cdef class HealingStreams:
         What was sent arrives: `linger(end)` closes our connection where the system has not yet brought all of it.
         """
         cdef int left = 0
-        if self.closed:
+        if self.shut:
             return
+        self.shut = True
         pthread_mutex_lock(&self.receiver.line.lock)
         if self.receiver.line.state == HK_LINE_OPEN and self.receiver.got > self.receiver.told:
             if self.encrypted:
