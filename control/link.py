@@ -9,6 +9,7 @@ Used after the handshake only; a message is at most 16 MiB.  Knows nothing of wh
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import hmac
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hocket.control.handshake import Connection, prove
+from hocket.control.protocol.kept import Kept
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
 from hocket.system.machine import numeric, wish
@@ -30,17 +32,31 @@ NUMBER = struct.Struct("!Q")
 PROOF = 16
 Message = dict[str, Any]
 
-# A vanished host is noticed in about 5 s.  TCP_USER_TIMEOUT counts and TCP_KEEPCNT does not where both are given; with
-# 1500 ms living jobs ended in a lossy network (tests/guest/test_weather.py).  Where the system refuses
-# it (MPTCP), TCP_KEEPCNT counts.  Control connections only: on one that
-# carries data, TCP_USER_TIMEOUT kills a living peer that is merely slow to read.
-ALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 4500),
-)
+TCP_RTO_MAX_MS = 44  # of Linux 6.15: what is sent again is sent each second, also after a long silence
+MOST_PROBES = 127  # that the system sends
+
+
+def alive(after: float) -> list[tuple[int, int, int]]:
+    """Options by which a vanished host is noticed in `after` seconds.
+
+    TCP_USER_TIMEOUT counts and TCP_KEEPCNT does not where both are given; with
+    1500 ms living jobs ended in a lossy network (tests/guest/test_weather.py).  Where the system refuses
+    it (MPTCP), TCP_KEEPCNT counts.  Control connections only: on one that
+    carries data, TCP_USER_TIMEOUT kills a living peer that is merely slow to read.
+    """
+    ends = after < LONGEST
+    return [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1 if after <= MOST_PROBES else 30),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, min(round(after), MOST_PROBES)),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * after - 500) if ends else 0),
+        (socket.IPPROTO_TCP, TCP_RTO_MAX_MS, 1000),
+    ]
+
+
+LONGEST = 2e6
+"""Seconds that the system's milliseconds can count; more is without a limit."""
 UNREACHED = "its host cannot be reached any more: the network between the hosts broke (control connection: {})"
 GONE = {
     errno.ETIMEDOUT: "its host does not answer (control connection timed out)",
@@ -52,6 +68,8 @@ GONE = {
 CUT = "the connection to it broke: the process has ended, or something between the hosts cut it ({})"
 ENDED = "its process ended (control connection closed)"
 NONSENSE = "it sent bytes that are not a control message"
+HAS = "has"
+"""The one key of the message that says how many have come (protocol/kept.py)."""
 ALTERED = "a control message with a wrong MAC came: somebody between the ranks alters messages"
 
 
@@ -123,6 +141,12 @@ class Link:
         """Bytes of a message that comes."""
         self._reactor, self._sock, self._open = reactor, sock, True
         self._in, self._out = bytearray(), bytearray()
+        self._kept: Kept[Packed] | None = None
+        self.on_break: Callable[[str], bool] = lambda how: False
+        """Called when the connection is broken: will there be another one (`again`, or `end`)?"""
+        self.broken = False
+        self.silent = 0.0
+        """Seconds for which nothing had come when it broke."""
         self._broke = 0
         """The error that sending met: the system tells it once."""
         self._ours, self._theirs = seals(sock)
@@ -132,8 +156,32 @@ class Link:
         """The IP address of this end, also when it has ended; None for a Unix socket."""
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
-            for level, option, value in ALIVE:
-                wish(sock, level, option, value)
+            self._last_long()
+
+    def _last_long(self) -> None:
+        for level, option, value in alive(self._reactor.lost_after):
+            wish(self._sock, level, option, value)
+
+    def keep(self) -> None:
+        """Keep what is sent until the other end, which does the same, has it.  Before anything is sent."""
+        if self._sock.family != socket.AF_UNIX:
+            self._kept = Kept()
+
+    def again(self, sock: socket.socket) -> None:
+        """Go on over another connection; on the reactor's thread."""
+        if not self._open or self._kept is None:
+            sock.close()
+            return
+        self._reactor.remove(self._sock, close=True)
+        self._sock, self._broke, self.broken = sock, 0, False
+        self._in.clear()
+        self._out.clear()
+        self._ours, self._theirs = seals(sock)
+        sock.setblocking(False)
+        self._last_long()
+        self._kept.begins()
+        self._put(encode({HAS: self._kept.says()}))
+        self.start()
 
     def start(self) -> None:
         if self._open:  # or it was closed before it began: its peer's job may have ended meanwhile
@@ -158,10 +206,18 @@ class Link:
             self._reactor.remove(self._sock, close=True)
 
     def _push(self, packed: Packed) -> None:
-        if self._open:
-            proof = self._ours.next(packed.digest) if self._ours else b""
-            self._out += LENGTH.pack(len(packed.body)) + proof + packed.body
-            self._writable()
+        if not self._open:
+            return
+        try:
+            if self._kept is None or (self._kept.sends(packed) and not self.broken):
+                self._put(packed)
+        except OverflowError:
+            self.end(CUT.format("it has not said for long what it got"))
+
+    def _put(self, packed: Packed) -> None:
+        proof = self._ours.next(packed.digest) if self._ours else b""
+        self._out += LENGTH.pack(len(packed.body)) + proof + packed.body
+        self._writable()
 
     def _writable(self) -> None:
         try:
@@ -187,10 +243,10 @@ class Link:
             return
         except OSError as why:
             here = self._sock.family == socket.AF_UNIX  # there nothing is between the two processes
-            self._end(ENDED if here else GONE.get(why.errno or 0, CUT.format(why.strerror)))
+            self._breaks(ENDED if here else GONE.get(why.errno or 0, CUT.format(why.strerror)))
             return
         if not data:
-            self._end(GONE.get(self._broke, ENDED))
+            self._breaks(GONE.get(self._broke, ENDED))
             return
         if not self._open:
             return  # only waiting for the last of our own words to go out
@@ -199,7 +255,7 @@ class Link:
             self._parse()
         except Altered:
             self._end(ALTERED)
-        except (ValueError, RecursionError):
+        except (ValueError, TypeError, RecursionError):
             self._end(NONSENSE)
 
     def _parse(self) -> None:
@@ -217,10 +273,45 @@ class Link:
             message = json.loads(body)
             if not isinstance(message, dict):
                 raise ValueError(message)
+            if self._kept is not None and message.keys() == {HAS}:
+                for packed in self._kept.has(int(message[HAS])):
+                    self._put(packed)
+                continue
+            if self._kept is not None and self._kept.gets():
+                self._put(encode({HAS: self._kept.says()}))
             self._reactor.guard(lambda m=message: self.on_message(m))  # type: ignore[misc]
+
+    def _breaks(self, how: str) -> None:
+        self.silent = _silent(self._sock)
+        if self._open and self._kept is not None and not self.broken and self.on_break(how):
+            self.broken = True
+            self._reactor.remove(self._sock, close=True)
+        elif not self.broken:
+            self._end(how)
+
+    def ask(self) -> None:
+        """The other end has lost the connection: this one is broken, too.  On the reactor's thread."""
+        self._breaks(CUT.format("the other end says so"))
+
+    def end(self, how: str) -> None:
+        """There will be no other connection.  On the reactor's thread."""
+        self._end(how)
+
+    @property
+    def open(self) -> bool:
+        return self._open
 
     def _end(self, how: str) -> None:
         closed, self._open = not self._open, False
         self._reactor.remove(self._sock, close=True)
         if not closed:
             self.on_end(how)
+
+
+def _silent(sock: socket.socket) -> float:
+    """Seconds since the other host's system has answered last; 0 where that is not known."""
+    if sock.family == socket.AF_UNIX:
+        return 0.0
+    with contextlib.suppress(OSError):
+        return float(struct.unpack_from("I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 56)[0]) / 1000
+    return 0.0

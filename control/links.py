@@ -14,6 +14,7 @@ from typing import Any
 
 from hocket.control.handshake import Hello
 from hocket.control.link import LIMIT, Link, Once, Packed, encode
+from hocket.control.mending import Mending, Way
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.coordinator import Coordinator, Unexpected
 from hocket.control.protocol.faults import Later, Send, Timer
@@ -45,12 +46,26 @@ class Links:
     def take(self, sock: socket.socket, hello: Hello) -> None:
         """A proven connection: wait for its join."""
         link = Link(self._reactor, sock)
+        link.keep()
         link.most = FIRST_BYTES
         self._strangers.add(link)
         link.on_message = lambda packed: self._joins(link, hello, packed)
         link.on_end = lambda how: self._strangers.discard(link)
         link.start()
         self._reactor.later(FIRST_WORD, lambda: self._forget(link))
+
+    def heal(self, way: Way, ranks: Iterable[int]) -> None:
+        """From now on the connections of these ranks are made again when they break.  On the reactor's thread."""
+        for rank in ranks:
+            if link := self._links.get(rank):
+                Mending(self._reactor, link, way, rank, dials=False)
+
+    def again(self, rank: int, sock: socket.socket) -> None:
+        """Another connection of this rank has come.  On the reactor's thread."""
+        if link := self._links.get(rank):
+            link.again(sock)
+        else:
+            sock.close()
 
     def late(self) -> None:
         """Rank 0's time to wait for the others is over."""

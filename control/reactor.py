@@ -38,6 +38,8 @@ class Reactor:
     """Watches sockets and clocks on one daemon thread.  All methods may be called from any thread."""
 
     def __init__(self) -> None:
+        self.lost_after = 5.0
+        """Seconds of silence after which the other end of a connection is gone."""
         self.dead = False  # closed, or the copy in a forked child: every method does nothing
         self._selector = selectors.DefaultSelector()
         self._watched: set[File] = set()  # asking the selector for one it lacks makes a slow KeyError

@@ -13,11 +13,13 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any
 
 from hocket.control.handshake import AuthError, prove
 from hocket.control.link import Link
 from hocket.control.links import Links
+from hocket.control.mending import Mending, Way
 from hocket.control.protocol import messages as say
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.member import Heard, Member, Owner
@@ -169,6 +171,7 @@ class LinkSession(Session):
         self._links: Links | None = None
         self._owns_reactor = False
         self._link = Link(reactor, sock)
+        self._link.keep()
         self._link.on_message, self._link.on_end = self._hear, lambda how: self.take(say.Ended(how))
         reactor.soon(self._link.start)
         self.send(say.Join(rank, size, os.getpid(), socket.gethostname()))
@@ -179,6 +182,26 @@ class LinkSession(Session):
 
     def send(self, message: say.Message) -> None:
         self._link.send(say.pack(message))
+
+    def heal(self, way: Way, ranks: Collection[int]) -> None:
+        """From now on `way` makes broken control connections with these ranks again: rank 0's, or with rank 0."""
+        if self._links is not None:
+            links = self._links
+            self.reactor.soon(lambda: links.heal(way, ranks))
+        elif 0 in ranks:
+            Mending(self.reactor, self._link, way, 0, dials=True)
+
+    def again(self, rank: int, sock: socket.socket) -> None:
+        """A rank's new control connection has come here.  On the reactor's thread."""
+        if self._links is not None:
+            self._links.again(rank, sock)
+        else:
+            sock.close()
+
+    def asked(self, rank: int) -> None:
+        """Rank 0 has lost this rank's control connection.  On the reactor's thread."""
+        if self._links is None and rank == 0:
+            self._link.ask()
 
     def close(self, goodbye: say.Goodbye | None = None, patient: bool = False) -> None:
         if self._member.closed or self.reactor.dead:

@@ -74,6 +74,8 @@ class Context:
     """Called now and then by who waits for a peer in `reach`: raises PeerLostError once a rank was lost."""
     lost_after: float = 5.0
     """Seconds of silence after which another rank is lost."""
+    check: bool = False
+    """Are all bytes to be checked that travel between hosts?"""
     encrypt: bool = False
     """Must what leaves the host be encrypted?  Transports that do not do it are not made then."""
 

@@ -59,6 +59,12 @@ def _lasting(text: str) -> float:
     return value
 
 
+def _check(text: str) -> str:
+    if text != "payload":
+        raise ValueError
+    return text
+
+
 def _level(text: str) -> str:
     if text.lower() not in LEVELS:
         raise ValueError
@@ -153,6 +159,8 @@ VARIABLES = (
              "how long a call may wait for other ranks"),
     Variable("HOCKET_LOST_AFTER", _lasting, f"seconds, from {SHORTEST:g}; inf or none: no limit", "5",
              "how long another host may be silent until its ranks are lost; the same on every rank"),
+    Variable("HOCKET_CHECK", _check, "payload, or nothing", "",
+             "check all bytes that travel over TCP: what is damaged on its way is sent again; the same on every rank"),
     Variable("HOCKET_LOG", _level, "warning, info or debug", "warning", "how much is logged"),
     Variable("HOCKET_SECRET", secret.read_text, "at least 16 bytes that are not easily guessed", "",
              "the job's secret, the same on every rank"),
@@ -200,7 +208,6 @@ class Config:
     algorithm: str | None = None
     tuning: str = "auto"
     timeout: float = 300.0
-    lost_after: float = 5.0
     log: str = "warning"
     secret: bytes | None = dataclasses.field(default=None, repr=False)
     iface: str | None = None  # the address that HOCKET_IFACE stands for
@@ -220,6 +227,8 @@ class Config:
     tls_ca: str = ""
     plain: str = ""
     """Transports that need not encrypt, with commas between."""
+    lost_after: float = 5.0
+    check: str = ""
 
     @classmethod
     def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:

@@ -263,6 +263,7 @@ def _join(
         encryption.use((settings.tls_cert, settings.tls_key, settings.tls_ca))
     owned = None if shared or elastic else Reactor()
     reactor = owned or shared or elastic.reactor  # type: ignore[union-attr]
+    reactor.lost_after = settings.lost_after
     try:
         session, job = start.meet(reactor)
         try:
@@ -289,7 +290,8 @@ def _world(
         elastic.open(_interface(session, settings), settings.ports, job, session.job_key)
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
-        start.mpi, settings.rdma, session.epoch, session.look, settings.lost_after, settings.encrypt,
+        start.mpi, settings.rdma, session.epoch, session.look, settings.lost_after, bool(settings.check),
+        settings.encrypt,
     )  # fmt: skip
     plain = [*encryption.ENCRYPTS, *settings.plain.split(",")] if settings.encrypt else None
     known = registry.known()

@@ -1,4 +1,4 @@
-"""A relay in this process's own data connections: it carries their bytes, cuts, delays and alters them.
+"""A relay in this process's own connections: it carries their bytes, cuts, delays and alters them.
 
 As man_in_the_middle.py it is entered behind the proof of the job's key.  `enter` lets connections heal inside a host.
 """
@@ -17,9 +17,9 @@ from typing import Any
 from hocket.control.handshake import Connection
 
 relays: list[Relay] = []
-"""Those that carry something."""
+"""Relays that carry something."""
 made = 0
-"""How many there have been."""
+"""The number of them so far."""
 
 
 class Relay:
@@ -68,11 +68,12 @@ class Relay:
 
 
 def enter(make: Callable[[Connection], Relay] = Relay) -> None:
-    """Into all data connections that this process dials from now on."""
+    """Into all connections, of data and control, that this process dials from now on."""
+    from hocket.control import rendezvous
     from hocket.transports.tcp import mending, transport
 
     transport.HEALS_INSIDE = True
-    for module, name in ((transport, "connect"), (mending, "dial")):
+    for module, name in ((transport, "connect"), (mending, "dial"), (rendezvous, "dial")):
         _wrap(module, name, make)
 
 
@@ -82,7 +83,7 @@ def _wrap(module: Any, name: str, make: Callable[[Connection], Relay]) -> None:
     def relayed(address: Any, key: Any, hello: Any, *rest: Any) -> socket.socket:
         global made
         link: Connection = dialled(address, key, hello, *rest)
-        if hello.purpose[2] == "q":  # it only asks
+        if hello.purpose[2] == "q" or address[0] != "tcp":  # it only asks
             return link
         made += 1
         ours = make(link).end
@@ -112,3 +113,9 @@ def now_and_then(seconds: float, seed: int = 0, most: int = 1 << 30) -> Callable
         return cuts[0]
 
     return end
+
+
+def flips(one_in: float, seed: int = 0) -> Callable[[int], int]:
+    """A `flip` of a relay: each bit that passes is turned with this probability."""
+    dice = random.Random(seed)
+    return lambda n: dice.randrange(8 * n) if dice.random() < 8 * n * one_in else -1

@@ -31,7 +31,7 @@ import numpy as np
 import hocket
 from hocket import Communicator
 from hocket.arguments import seconds, whole
-from hocket.errors import ArgumentError, PeerLostError, TimeoutError
+from hocket.errors import ArgumentError, MismatchError, PeerLostError, TimeoutError
 from hocket.training.crew import blocks
 from hocket.training.crew import machine as of
 from hocket.training.crew.loading import Server, load
@@ -56,13 +56,15 @@ class Crew:
     - `timeout`: seconds for an agreement, and for the members to meet anew: who lives and does not come in that time is
       left out.
     - `replicated`: do all members of one position hold the same bits?  Then two digests are an error.
+    - `verify_every`: at the boundaries of these positions, and the first of each generation, the states are compared.
+      MismatchError says which ranks' differ, and in which arrays where nobody is late.
     - `serve`: a state that this member sends to newcomers before they come (`Crew.join`).
     """
 
     def __init__(
         self, comm: Communicator, *, least: int = 1, grace: float | str = "adaptive",
         on_change: Callable[[Change], object] | None = None, timeout: float = 60.0, replicated: bool = True,
-        serve: Replica | None = None,
+        serve: Replica | None = None, verify_every: int = 0,
     ) -> None:  # fmt: skip
         if isinstance(grace, str) and grace != "adaptive":
             raise ArgumentError(f'grace={grace!r} must be seconds, or "adaptive"')
@@ -72,6 +74,9 @@ class Crew:
         self._least, self._timeout = whole(least, "least"), seconds(timeout, "timeout")
         self._grace = Grace(grace if isinstance(grace, str) else seconds(grace, "grace"))
         self._on_change, self._replicated = on_change, replicated
+        self._verify = whole(verify_every, "verify_every")
+        if self._verify and not replicated:
+            raise ArgumentError("verify_every= compares states that are to be alike: not with replicated=False")
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._late: dict[int, float] = {}
         """The late ones, and since when."""
@@ -129,8 +134,21 @@ class Crew:
         holds the state).
         """
         self._state = state
-        change: Change | None = self._done(of.Comes(BOUNDARY, state.position, getattr(state, "patient", False)))
+        if self._verify and state.position % self._verify == 0:
+            self._machine.compares()
+        try:
+            change: Change | None = self._done(of.Comes(BOUNDARY, state.position, getattr(state, "patient", False)))
+        except MismatchError as error:
+            raise self._named(error) from None
         return change
+
+    def _named(self, error: MismatchError) -> MismatchError:
+        """With the names of the arrays that differ, if all members have this error."""
+        if not self._verify or not error.calls or self.left_out:
+            return error
+        found = self.comm.check_equal(self._state.arrays())
+        parts = ", ".join(f"{name} on ranks {groups}" for name, groups in list(found.items())[:5])
+        return MismatchError(f"{error}: {parts}", error.calls)
 
     @contextlib.contextmanager
     def attempt(self, state: Replica) -> Iterator[Communicator]:

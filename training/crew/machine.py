@@ -212,6 +212,10 @@ class Machine:
 
     # --- what its program asks
 
+    def compares(self) -> None:
+        """The digests are said at the next moment, as at a generation's first."""
+        self._checked = False
+
     def _comes(self, event: Comes) -> list[Any]:
         self._asked, self._why = event, None
         return self._come()

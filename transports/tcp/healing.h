@@ -22,6 +22,8 @@ typedef enum hk_line_state {
     HK_LINE_LOST    /* there will be none */
 } hk_line_state;
 
+typedef struct hk_record hk_record;
+
 typedef struct hk_line {
     pthread_mutex_t lock;
     hk_line_state state;
@@ -30,6 +32,8 @@ typedef struct hk_line {
     int idle; /* it broke while nothing was on the way: it is made again when something is to be sent */
     int mute; /* the receiver's words do not go out any more: what has come is read all the same */
     struct hk_tls *tls; /* the connection's, or NULL */
+    struct hk_record *record; /* of healing_checked.h, or NULL */
+    uint32_t damaged; /* records of it */
 } hk_line;
 
 typedef struct hk_healing_sender {
@@ -65,7 +69,7 @@ static inline void hk_line_breaks(hk_line *l, hk_channel *ch) {
     hk_line_calls(l);
 }
 
-/* Read the receiver's words.  1, or HK_LOST, HK_FAULT. */
+/* Read the receiver's words.  1, or HK_LOST; of TLS, HK_FAULT. */
 HK_ALWAYS_INLINE int hk_hear(hk_hearer *hear, hk_healing_sender *s) {
     for (;;) {
         const long n = hear(s, s->word + s->word_bytes, HK_WORD - s->word_bytes);
@@ -74,10 +78,7 @@ HK_ALWAYS_INLINE int hk_hear(hk_hearer *hear, hk_healing_sender *s) {
         if (s->word_bytes < HK_WORD) continue;
         uint64_t got;
         s->word_bytes = 0;
-        if (!hk_word_read(s->word, &got) || !hk_kept_has(&s->kept, got)) {
-            s->plain.base.error = EPROTO;
-            return HK_FAULT;
-        }
+        if (!hk_word_read(s->word, &got) || !hk_kept_has(&s->kept, got)) return HK_LOST; /* damaged */
     }
 }
 

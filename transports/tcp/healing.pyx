@@ -2,7 +2,7 @@
 
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport calloc, free
 
 from hocket.errors import TransportError
 from hocket.system.tls cimport Tls, hk_tls
@@ -31,6 +31,12 @@ cdef extern from *:
 cdef extern from "system/atomics.h" nogil:
     void hk_store32(uint32_t*, uint32_t)
 
+cdef extern from "transports/tcp/healing_checked.h" nogil:
+    struct hk_record:
+        size_t at, end, tail
+    long hk_checked_give(hk_healing_sender*, iovec*, int, int) noexcept
+    const hk_channel_ops hk_healing_checked_sender_ops, hk_healing_checked_receiver_ops
+
 cdef extern from "transports/tcp/healing_tls.h" nogil:
     enum hk_line_state:
         HK_LINE_NONE
@@ -43,6 +49,8 @@ cdef extern from "transports/tcp/healing_tls.h" nogil:
         hk_line_state state
         int fd, bell, idle, mute
         hk_tls* tls
+        hk_record* record
+        uint32_t damaged
     struct hk_kept:
         char* ring
         size_t room
@@ -85,23 +93,31 @@ cdef class HealingStreams:
     """The two channels over connections: `out`, which we dialled, and the peer's when it has come.
 
     A connection is a socket, or with `encrypted` a Tls whose handshake is over; this object owns and closes both.
-    bell: the end of a pipe, to which a byte is written when one has broken.
+    bell: the end of a pipe, to which a byte is written when one has broken.  checked: see healing_checked.h; not inside
+    TLS, which checks by itself.
     """
 
     cdef hk_healing_sender sender
     cdef hk_healing_receiver receiver
     cdef object out, incoming
-    cdef bint encrypted
+    cdef bint encrypted, shut
     cdef readonly object send, recv     # capsules
     cdef object __weakref__
     cdef public object words            # keeps the text of a loss
 
-    def __cinit__(self, out, bint encrypted, int bell):
+    def __cinit__(self, out, bint encrypted, int bell, bint checked=False):
         self.encrypted, self.out = encrypted, out
         pthread_mutex_init(&self.sender.line.lock, NULL)
         pthread_mutex_init(&self.receiver.line.lock, NULL)
         self.sender.plain.base.ops = &hk_healing_tls_sender_ops if encrypted else &hk_healing_sender_ops
         self.receiver.plain.base.ops = &hk_healing_tls_receiver_ops if encrypted else &hk_healing_receiver_ops
+        if checked and not encrypted:
+            self.sender.plain.base.ops = &hk_healing_checked_sender_ops
+            self.receiver.plain.base.ops = &hk_healing_checked_receiver_ops
+            self.sender.line.record = <hk_record*>calloc(1, sizeof(hk_record))
+            self.receiver.line.record = <hk_record*>calloc(1, sizeof(hk_record))
+            if self.sender.line.record == NULL or self.receiver.line.record == NULL:
+                raise MemoryError
         self.sender.line.bell = self.receiver.line.bell = bell
         self.sender.plain.base.fd = self.receiver.plain.base.fd = -1
         self.connect(&self.sender.line, &self.sender.plain.base, self.tls_of(out), self.ready(out), HK_LINE_OPEN)
@@ -111,6 +127,8 @@ cdef class HealingStreams:
     def __dealloc__(self):
         free(self.sender.kept.ring)
         free(self.receiver.plain.stage)
+        free(self.sender.line.record)
+        free(self.receiver.line.record)
         pthread_mutex_destroy(&self.sender.line.lock)
         pthread_mutex_destroy(&self.receiver.line.lock)
 
@@ -118,6 +136,8 @@ cdef class HealingStreams:
         """Use this connection.  Nothing of Python's: who holds the lock never waits for the GIL."""
         line.tls, line.fd, line.state = tls, fd, state
         line.idle = line.mute = 0
+        if line.record != NULL:
+            line.record.at = line.record.end = line.record.tail = 0
         hk_store32(<uint32_t*>&ch.fd, <uint32_t>(fd if state == HK_LINE_OPEN else -1))
         return 0
 
@@ -185,6 +205,8 @@ cdef class HealingStreams:
             pthread_mutex_lock(&self.sender.line.lock)
             if self.encrypted:
                 rc = hk_give_again(hk_tls_give, &self.sender)
+            elif self.sender.line.record != NULL:
+                rc = hk_give_again(hk_checked_give, &self.sender)
             else:
                 rc = hk_give_again(hk_socket_give, &self.sender)
             pthread_mutex_unlock(&self.sender.line.lock)
@@ -206,7 +228,7 @@ cdef class HealingStreams:
         return self.receiver.line.state == HK_LINE_BROKEN
 
     def got(self):
-        """How many bytes have come.  No more will, until `receive_from`."""
+        """The number of bytes that have come.  No more will, until `receive_from`."""
         cdef hk_line* line = &self.receiver.line
         pthread_mutex_lock(&line.lock)
         if line.state == HK_LINE_OPEN:
@@ -231,6 +253,11 @@ cdef class HealingStreams:
             self.incoming, end = end, self.incoming
         if end is not None:
             end.close()
+
+    @property
+    def damaged(self):
+        """The number of records of the peer's that came damaged."""
+        return self.receiver.line.damaged
 
     # --- both
 
@@ -259,8 +286,9 @@ cdef class HealingStreams:
         What was sent arrives: `linger(end)` closes our connection where the system has not yet brought all of it.
         """
         cdef int left = 0
-        if self.closed:
+        if self.shut:
             return
+        self.shut = True
         pthread_mutex_lock(&self.receiver.line.lock)
         if self.receiver.line.state == HK_LINE_OPEN and self.receiver.got > self.receiver.told:
             if self.encrypted:

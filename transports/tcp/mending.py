@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hmac
 import logging
 import os
 import select
 import socket
-import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hocket.control import encryption
 from hocket.control.dial import dial
-from hocket.control.handshake import ATTEMPT, Connection, Hello, prove
+from hocket.control.handshake import ATTEMPT, Connection, Hello
 from hocket.errors import Error, TransportError
+from hocket.transports.tcp.answers import CLOSED, HERE, IDLE, answer, say
 from hocket.transports.tcp.healing import HealingStreams, unsent
+from hocket.transports.tcp.history import History
 
 if TYPE_CHECKING:
     from hocket.transports.tcp.transport import TcpTransport
@@ -36,10 +36,8 @@ Key = tuple[int, str]
 """The other rank, and the purpose of the stream's first connection."""
 AGAIN, ASK = {"tcp:": "tcr:", "tls:": "tlr:"}, {"tcp:": "tcq:", "tls:": "tlq:"}
 """Purposes of connections that take a broken one's place, and that ask for one."""
-ANSWER = struct.Struct("!cQ")
-PROOF = 16
-HERE, IDLE, CLOSED = b"+", b"0", b"-"
-"""There is such a stream; it is made again when there is something to send; there is none any more."""
+CONTROL = "control"
+"""The name, behind such a purpose, of a rank's control connection: no channels' has 7 letters."""
 PAUSE = 0.01, 0.25
 """Seconds between two attempts, at first and at most."""
 REFUSED = 0.3
@@ -47,10 +45,7 @@ REFUSED = 0.3
 LOOK = 1.0
 """Seconds between two looks at connections that may be silent, and until an answered question is asked anew."""
 RESENT = 3
-"""How often the system has sent the same bytes by then."""
-FLAPS = 5
-"""Times that a link heals in FLAPPING seconds, and is said to flap."""
-FLAPPING = 60.0
+"""The times that the system has sent the same bytes by then."""
 LINGER = 2.0
 """Seconds in which the last bytes reach the other host, before this process closes their connection."""
 
@@ -59,26 +54,13 @@ class Closed(TransportError):
     """The other side has no such stream any more."""
 
 
-class Healed(NamedTuple):
-    """The connections with a rank that were made again."""
-
-    times: int = 0
-    seconds: float = 0.0
-    """In which they were broken, in all."""
-    longest: float = 0.0
-    latest: tuple[float, ...] = ()
-    """When, by time.monotonic: the last FLAPS."""
-
-    def flaps(self) -> bool:
-        return len(self.latest) == FLAPS and time.monotonic() - self.latest[0] < FLAPPING
-
-
 class Mender:
-    """Those of one transport.  `after`: seconds of silence after which a peer is lost."""
+    """The mending of one transport's.  `after`: seconds of silence after which a peer is lost."""
 
     def __init__(self, transport: TcpTransport, after: float) -> None:
-        self.healed: dict[int, Healed] = {}
-        """By rank."""
+        self.history = History(transport.context.rank)
+        self.session: Any = None
+        """The job's, whose control connections come here, too."""
         self._transport, self._me, self._after = transport, transport.context, after
         self._live: weakref.WeakValueDictionary[Key, HealingStreams] = weakref.WeakValueDictionary()
         self._busy: set[tuple[Key, str]] = set()
@@ -144,6 +126,7 @@ class Mender:
             if streams.to_give:
                 self._begin(key, streams, self._mend)
             if streams.to_get:
+                self.history.is_damaged(key, streams.damaged)
                 self._begin(key, streams, self._ask)
 
     def _see(self) -> None:
@@ -214,19 +197,8 @@ class Mender:
             poll.poll(50)
         if given:
             self._watch(key, streams)
-            self._note(key[0], time.monotonic() - began)
+            self.history.heals(key[0], time.monotonic() - began)
         return bool(given)
-
-    def _note(self, rank: int, seconds: float) -> None:
-        with self._lock:
-            was = self.healed.get(rank, Healed())
-            now = Healed(was.times + 1, was.seconds + seconds, max(was.longest, seconds),
-                         (*was.latest, time.monotonic())[-FLAPS:])  # fmt: skip
-            self.healed[rank] = now
-        flaps = " (it flaps: see `hocket top`, and the cable)" if now.flaps() and not was.flaps() else ""
-        level = logging.WARNING if flaps or now.times == 1 else logging.INFO
-        log.log(level, "hocket: rank %d: the connection to rank %d broke, and is made again after %.3f s%s",
-                self._me.rank, rank, seconds, flaps)  # fmt: skip
 
     # --- who receives
 
@@ -290,7 +262,7 @@ class Mender:
             if me.encrypt and purposes is AGAIN:
                 secret = encryption.connection_key(link.key, hello.purpose, me.rank, rank)
                 end = encryption.secure(link, secret, ATTEMPT, alive, transport.ciphers[rank])
-            what, count = _answer(end, link, deadline)
+            what, count = answer(end, link, deadline)
         except TransportError:
             link.close()
             raise
@@ -305,6 +277,36 @@ class Mender:
             raise Closed(f"rank {rank} has closed this connection")
         return end, count if purposes is AGAIN else int(what == IDLE)
 
+    # --- control connections (control/mending.py)
+
+    def _purpose(self, purposes: dict[str, str]) -> str:
+        return purposes["tls:" if self._me.encrypt else "tcp:"] + CONTROL
+
+    def control_again(self, rank: int, look: Callable[[], object]) -> socket.socket:
+        hello = self._me.hello(self._purpose(AGAIN), rank)
+        link = dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, ATTEMPT, look)
+        if not self._me.encrypt:
+            return link
+        secret = encryption.connection_key(link.key, hello.purpose, self._me.rank, rank)
+        return encryption.secured_dial(link, secret, ATTEMPT)
+
+    def control_ask(self, rank: int, look: Callable[[], object]) -> None:
+        hello = self._me.hello(self._purpose(ASK), rank)
+        dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, ATTEMPT, look).close()
+
+    def control_comes(self, link: Connection, hello: Hello) -> None:
+        def take(sock: socket.socket) -> None:
+            if self.session is not None:
+                self.session.again(hello.rank, sock)
+            else:
+                sock.close()
+
+        if self._me.encrypt:
+            secret = encryption.connection_key(link.key, hello.purpose, hello.rank, self._me.rank)
+            encryption.secure_accepted(self._me.reactor, link, secret, take, lambda why: log.debug("hocket: %s", why))
+        else:
+            take(link)
+
     # --- the other side of it, on the reactor's thread
 
     def comes(self, end: Any, link: Connection, hello: Hello) -> None:
@@ -318,26 +320,31 @@ class Mender:
         streams = self._live.get(key)
         if streams is not None and not streams.closed:
             count = streams.got()
-            if _say(end, link, HERE, count):
+            if say(end, link, HERE, count):
                 streams.receive_from(end)
             else:
                 end.close()
         elif self._transport.takes(end, link, key):  # before these channels were opened: nothing of it was read
-            _say(end, link, HERE, 0)
+            say(end, link, HERE, 0)
         else:
-            _say(end, link, CLOSED, 0)
+            say(end, link, CLOSED, 0)
             end.close()
 
     def asks(self, link: Connection, hello: Hello) -> None:
-        """The receiver of a stream of ours has lost its connection."""
+        """The receiver of a stream of ours has lost its connection, or rank 0 this rank's control connection."""
+        if hello.purpose == self._purpose(ASK):
+            link.close()
+            if self.session is not None:
+                self.session.asked(hello.rank)
+            return
         prefix = next(was for was, now in ASK.items() if hello.purpose.startswith(now))
         key = hello.rank, prefix + hello.purpose[4:]
         streams = self._live.get(key)
         if streams is None or streams.closed:
-            _say(link, link, IDLE if streams is None and self._transport.opens(key) else CLOSED, 0)
+            say(link, link, IDLE if streams is None and self._transport.opens(key) else CLOSED, 0)
         else:
             broken = streams.breaks() or streams.to_give
-            _say(link, link, HERE if broken else IDLE, 0)
+            say(link, link, HERE if broken else IDLE, 0)
             if broken:
                 self._begin(key, streams, self._mend)
         link.close()
@@ -353,43 +360,7 @@ def _over(streams: HealingStreams) -> None:
 
 
 def _resent(number: int) -> int:
-    """How often the system has sent the oldest bytes of this socket anew."""
+    """The times that the system has sent the oldest bytes of this socket anew."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as sock:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[2]
     return 0
-
-
-def _word(link: Connection, what: bytes, count: int) -> bytes:
-    body = ANSWER.pack(what, count)
-    return body + prove(link.key, b"resume", body)[:PROOF]
-
-
-def _say(end: Any, link: Connection, what: bytes, count: int) -> bool:
-    word = _word(link, what, count)
-    try:
-        sent = end.send(word) if isinstance(end, socket.socket) else end.write(word)
-        return bool(sent == len(word))
-    except OSError:
-        return False
-
-
-def _answer(end: Any, link: Connection, deadline: float) -> tuple[bytes, int]:
-    data, wanted = b"", ANSWER.size + PROOF
-    poll = select.poll()
-    poll.register(link, select.POLLIN)
-    link.setblocking(False)
-    while len(data) < wanted:
-        try:
-            more = end.recv(wanted - len(data)) if isinstance(end, socket.socket) else end.read(wanted - len(data))
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise TransportError("the other side does not say what it has") from None
-            poll.poll(100)
-            continue
-        if not more:
-            raise TransportError("the other side closed the connection and did not say what it has")
-        data += more
-    what, count = ANSWER.unpack_from(data)
-    if len(data) > wanted or not hmac.compare_digest(data, _word(link, what, count)):
-        raise TransportError("what the other side says to have is not proven: somebody is in between")
-    return what, count

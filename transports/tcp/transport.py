@@ -30,7 +30,7 @@ from hocket.system.tls import Tls
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledChannels
 from hocket.transports.tcp.healing import HealingStreams
-from hocket.transports.tcp.mending import AGAIN, ASK, Mender
+from hocket.transports.tcp.mending import AGAIN, ASK, CONTROL, Mender
 from hocket.transports.tcp.stream import SocketStreams
 from hocket.transports.tcp.tls_channels import TlsStreams
 
@@ -71,12 +71,12 @@ class TcpTransport:
         self._listener = context.listen(place, self._on_peer)
         self.addresses: dict[int, tuple[str, int]] = {}
         self.ciphers: dict[int, int] = {}
-        self._healing: set[int] = set()
+        self.healing: set[int] = set()
         """Ranks to which broken connections are made again."""
         self.mender = Mender(self, context.lost_after)
         self.unclosed: weakref.WeakSet[TcpChannels] = weakref.WeakSet()
         self._priorities: dict[tuple[int, str], int] = {}
-        """Of streams that are, or are being, opened."""
+        """The streams that are open, or are being opened."""
         self._purpose = encryption.MARK if context.encrypt else PURPOSE
 
     @staticmethod
@@ -87,6 +87,7 @@ class TcpTransport:
         _, host, port = self._listener.address  # type: ignore[misc]
         offer: dict[str, Any] = {"host": host, "port": port, "network": network_id(), "heals": HEALS}
         offer["encrypts"] = self.context.encrypt
+        offer["checks"] = self.context.check
         return {**offer, "cipher": tls.FASTEST} if self.context.encrypt else offer
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
@@ -99,6 +100,8 @@ class TcpTransport:
                 refusals.append("that rank's offer is not a TCP address")
             elif offer.get("encrypts", False) != self.context.encrypt:
                 refusals.append(f"one of the two encrypts: {encryption.DIFFERS}")
+            elif offer.get("checks", False) != self.context.check:
+                refusals.append("one of the two checks what comes: HOCKET_CHECK must be the same on every rank")
             elif ipaddress.ip_address(offer["host"]).is_loopback and offer["network"] != network_id():
                 refusals.append(f"it listens on {offer['host']}, which is loopback, on another host or in a container")
             else:
@@ -106,14 +109,17 @@ class TcpTransport:
         known = {r: offer for r, offer in enumerate(offers) if offer and _is_offer(offer)}
         own = self._listener.address[1]
         self.addresses.update({r: (seen_here(o["host"], own), o["port"]) for r, o in known.items()})
-        far = {r for r, o in known.items() if HEALS_INSIDE or o["network"] != network_id()}
-        self._healing.update(r for r in far if known[r].get("heals") == HEALS)
+        near = not (HEALS_INSIDE or self.context.check)
+        far = {r for r, o in known.items() if not near or o["network"] != network_id()}
+        self.healing.update(r for r in far if known[r].get("heals") == HEALS)
         self.ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in known.items()})
         return refusals
 
     def detail(self, rank: int) -> str:
-        """For people: is it encrypted?"""
-        return f"encrypted: TLS 1.3, {tls.CIPHERS[self.ciphers[rank]]}" if self.context.encrypt else ""
+        """For people: is it encrypted, or checked; has it been made again?"""
+        kinds = [f"encrypted: TLS 1.3, {tls.CIPHERS[self.ciphers[rank]]}"] if self.context.encrypt else []
+        kinds += ["checked: CRC32C"] if self.context.check and not self.context.encrypt else []
+        return ", ".join([*kinds, *self.mender.history.words(rank)])
 
     def queueing(self) -> str:
         """For people: which interface sends, how it queues, and whether lanes' priorities count there."""
@@ -127,6 +133,9 @@ class TcpTransport:
         prefix, kind = hello.purpose[:4], self._purpose
         if prefix == ASK[kind]:
             self.mender.asks(link, hello)
+            return
+        if hello.purpose == AGAIN[kind] + CONTROL:
+            self.mender.control_comes(link, hello)
             return
         take = self.mender.comes if prefix == AGAIN[kind] else self._on_stream
         if take == self._on_stream and not hello.purpose.startswith(self._purpose):
@@ -200,8 +209,8 @@ class TcpTransport:
             end = self._secured(link, rank, hello.purpose, deadline, look) if me.encrypt else None
             if end is None and me.encrypt:
                 continue
-            if rank in self._healing:
-                streams = HealingStreams(end or link, me.encrypt, self.mender.bell)
+            if rank in self.healing:
+                streams = HealingStreams(end or link, me.encrypt, self.mender.bell, me.check)
             else:
                 streams = SocketStreams(link, receive=False) if end is None else TlsStreams(end)
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ import torch
 import hocket
 from hocket.arguments import whole
 from hocket.errors import Error
-from hocket.torch.errors import ArgumentError
+from hocket.torch.errors import ArgumentError, MismatchError
 from hocket.torch.training.forward import Forward
 from hocket.torch.training.gradients import Averages, Gradients
 from hocket.torch.training.hooks import Hook, owners, remove
@@ -45,6 +46,7 @@ class Distributed:
     _stepped: set[Tensor]
     """Parameters that had gradients in a step in parts, which has set these to None."""
     _barrier: str
+    _verify: Callable[[Distributed], None] | None = None
     _kind: type
     """The optimizer's class without what is added."""
     param_groups: list[dict[str, Any]]
@@ -69,6 +71,12 @@ class Distributed:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step by the averages.  With barrier=False modules wait for theirs, and this returns at once."""
+        result = self._step(closure)
+        if self._verify is not None:
+            self._verify(self)
+        return result
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         above: Any = super()
         if closure is not None:
             result = above.step(self._averaged(closure))
@@ -222,7 +230,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     optimizer: torch.optim.Optimizer, parameters: torch.nn.Module | Iterable[tuple[str, Tensor]], *,
     group: Any = None, passes: int = 1, barrier: bool = True, order: Any = "priority", lanes: int = 4,
     slice: int | str | None = "auto", fuse: int | str = "auto", codec: Any = None, compressor: Any = None,
-    finite: bool = False, exact: bool = False,
+    finite: bool = False, exact: bool = False, verify_every: int = 0,
 ) -> Any:  # fmt: skip
     """The same optimizer, with its parameters, options and state, that steps by the averages of all ranks' gradients.
 
@@ -244,8 +252,10 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     `group`: a process group of hocket's, or a communicator; None: torch's default group, or `hocket.init()`'s.
     `passes`: backward passes whose gradients are added up first.  `exact`: each pass's gradient is an addend of its
     own, and the average over all passes of all ranks is rounded once: so the same micro-batches end in the same bits on
-    any number of ranks.  It keeps `passes` gradients.  The others: `hocket.training.Scheduler`.  All ranks
-    call this together, with equal parameters.  The first optimizer is not to be used any more.
+    any number of ranks.  It keeps `passes` gradients.  `verify_every=100`: after so many steps parameters are compared
+    (`comm.check_equal`), and MismatchError names those that differ, and on which ranks.  The others:
+    `hocket.training.Scheduler`.  All ranks call this together, with equal parameters.  The first optimizer is not to be
+    used any more.
     """
     model = parameters if isinstance(parameters, torch.nn.Module) else None
     if model is None and not barrier:
@@ -264,10 +274,29 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
 
     made = stepping(optimizer, Distributed, scheduler, names, passes, anywhere, watched=order != "agreed",
                     exact=exact and passes > 1)  # fmt: skip
+    if whole(verify_every, "verify_every"):
+        made._verify = _verifier(comm, names, verify_every)
     if model is not None and not barrier:
         made._forward = Forward(model, names, made)
         made._handles += made._forward.handles
     return made
+
+
+def _verifier(comm: hocket.Communicator, names: dict[Tensor, str], every: int) -> Callable[[Distributed], None]:
+    """A comparison of all ranks' parameters, every so many steps."""
+    steps = itertools.count(1)
+
+    def verify(made: Distributed) -> None:
+        if (step := next(steps)) % every:
+            return
+        made.finish()
+        if found := comm.check_equal({name: p.detach() for p, name in names.items()}):
+            parts = ", ".join(f"{name[3:-2]} on ranks {groups}" for name, groups in list(found.items())[:5])
+            text = f"parameters differ after step {step}: {parts}: a rank's program, memory or network changed them"
+            alike = next(iter(found.values()))
+            raise MismatchError(text, {rank: f"as ranks {list(ranks)}" for ranks in alike for rank in ranks})
+
+    return verify
 
 
 def stepping(

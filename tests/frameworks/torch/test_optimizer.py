@@ -14,7 +14,7 @@ import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import Compressor
 from hocket.compression.choice.names import EXAMPLES, PLAIN
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, MismatchError
 from hocket.kernels.codecs import CODECS
 from hocket.torch import DistributedOptimizer
 from hocket.training import Scheduler
@@ -356,3 +356,27 @@ with hocket.init() as comm:
 def test_compiled_models_train_to_the_same_bits() -> None:
     """Given names, no graph is broken; given the model, its modules wait for their own as they do uncompiled."""
     jobs.run(1, COMPILED, 100)
+
+
+def verified(comm: Communicator) -> None:
+    """Rank 1's memory changes in step 3; step 4 compares."""
+    for barrier in (True, False):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+        for p in model.parameters():
+            torch.nn.init.constant_(p, 0.1)
+        plain = torch.optim.SGD(model.parameters(), 0.1)
+        optimizer = DistributedOptimizer(plain, model, group=comm, barrier=barrier, verify_every=2)
+        for step in range(1, 5):
+            model(torch.ones(2, 3)).sum().backward()
+            if step == 3 and comm.rank == 1:
+                with torch.no_grad():
+                    model[1].bias[0] += 1e-6
+            if step < 4:
+                optimizer.step()
+        with pytest.raises(MismatchError, match=r"differ after step 4: 1.bias on ranks \[\(0,\), \(1,\)\]: a rank's"):
+            optimizer.step()
+        optimizer.close()
+
+
+def test_parameters_are_compared_every_so_many_steps() -> None:
+    spread(verified, 2, "threads")

@@ -223,6 +223,23 @@ Crew(comm, replicated=False).boundary(state)
         assert [end.out.strip() for end in job.wait(30)] == ["True"] * 2
 
 
+def test_states_are_compared_at_each_second_position() -> None:
+    """Rank 1's memory changes in round 3: nobody notices at its end, and all do at the end of round 4."""
+    source = BEGIN + """
+crew = Crew(comm, verify_every=2)
+try:
+    for state.position in range(1, 5):
+        if state.position == 3 and me == 1:
+            state.x[1] += 1
+        crew.boundary(state)
+except hocket.MismatchError as error:
+    print(state.position, "position 4 differ" in str(error), "on ranks [(0,), (1,)]" in str(error), error)
+"""
+    with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
+        for end in job.wait(30):
+            assert end.out.startswith("4 True True") and "x[" in end.out, end
+
+
 def test_the_latest_moment_counts() -> None:
     """And no part that is not more than half of the members goes on."""
     boundary, present = Says(0, 4), Says(1, 4)

@@ -12,7 +12,7 @@ import pytest
 from hocket.conformance.ends import End, Side
 from hocket.control.handshake import Connection
 from hocket.errors import TransportError
-from hocket.transports.tcp import mending
+from hocket.transports.tcp import answers
 from hocket.transports.tcp.healing import HealingStreams
 from support import jobs, worlds
 
@@ -40,19 +40,26 @@ with hocket.init(transport="tcp", timeout=60) as comm:
             coded = comm.allreduce(np.ones(n, np.float32), codec="int8")
             assert (coded == 2).all(), n
             calls += 1
-        healed = comm.world.transports["tcp"].mender.healed.values()
+        healed = comm.world.transports["tcp"].mender.history.healed.values()
         cuts = comm.allreduce(np.array([sum(each.times for each in healed)]))[0]
     end()
     comm.barrier()
+    assert ": tcp (" in comm.explain() and "made again" in comm.explain(), comm.explain()
+    recorded = comm.recorder().recorded()
+    records = [each for ring in recorded.rings for each in ring.records[ring.records["kind"] == 8]]
+    marks = {{recorded.what(int(each["what"])).text for each in records}}
+    assert f"link to rank {{other}} healed" in marks, marks
     print("healed", cuts, "calls", calls)
 """
 
 
 @pytest.mark.parametrize(("cuts", "every", "encrypt"), [(300, 0.004, "0"), (20, 0.03, "1")])
 def test_cuts_anywhere_change_no_result(cuts: int, every: float, encrypt: str) -> None:
-    """In either direction, towards either side, in calls, messages, lanes and codecs."""
+    """Connections of data and control, in either direction, in calls, messages, lanes and codecs."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = f"tcp:127.0.0.1:{server.getsockname()[1]}"
     source = MANY.format(cuts=cuts, every=every)
-    for out in jobs.run(2, source, 90, PYTHONPATH=worlds.PATH, HOCKET_ENCRYPT=encrypt):
+    for out in jobs.run(2, source, 90, PYTHONPATH=worlds.PATH, HOCKET_ENCRYPT=encrypt, HOCKET_RENDEZVOUS=where):
         assert int(out.split()[1]) >= cuts
 
 
@@ -152,25 +159,57 @@ def test_what_a_receiver_says_must_be_possible(pair: tuple[HealingStreams, socke
         with pytest.raises(TransportError, match=f"it has {count} bytes of a stream: 0 to 1024 can be"):
             streams.again(socket.socketpair()[0], count)
     theirs.sendall(b"x" * 16)  # no word of a receiver's
-    assert end.send(np.zeros(300_000, np.uint8)) == "fault"
+    assert end.send(np.zeros(300_000, np.uint8), timeout=0.3) == "timeout" and streams.to_give
 
 
 def test_an_answer_is_proven_by_its_own_connections_key() -> None:
-    """What was said on another connection, or is altered, is nobody's."""
+    """Words of another connection, and altered ones, count for nothing."""
     said, wrong = [], 0
     for key in (b"first", b"second"):
         ours, theirs = socket.socketpair()
         link = Connection(ours.family, ours.type, ours.proto, ours.detach())
         link.key = key
-        assert mending._say(link, link, mending.HERE, 77)
+        assert answers.say(link, link, answers.HERE, 77)
         said.append(theirs.recv(100))
         for word in (said[0], said[0][:-1] + bytes([said[0][-1] ^ 1]), said[0].replace(b"\x4d", b"\x4e", 1)):
             theirs.sendall(word)
             try:
-                assert mending._answer(link, link, time.monotonic() + 5) == (mending.HERE, 77)
+                assert answers.answer(link, link, time.monotonic() + 5) == (answers.HERE, 77)
             except TransportError as why:
                 assert "somebody is in between" in str(why)
                 wrong += 1
         link.close()
         theirs.close()
     assert wrong == 5
+
+
+FLIPS = """
+import logging, os
+import numpy as np, hocket
+from support import cutting      # it patches modules
+logging.getLogger("hocket").setLevel(logging.ERROR)
+flips = cutting.flips(3e-7, int(os.environ["HOCKET_RANK"]))
+cutting.enter(lambda link: cutting.Relay(link, flip=flips))
+comm = hocket.init(transport="tcp", timeout=20)
+wrong, x = 0, np.zeros(20_000, np.float32)
+try:
+    for i in range(100):
+        wrong += not (comm.allreduce(x, out=np.empty_like(x)) == 0).all()
+    damaged = comm.world.transports["tcp"].mender.history.damaged
+    print("end", wrong, sum(damaged.values()))
+    comm.barrier()
+except hocket.Error as error:
+    print("error", wrong, error)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("check", ["payload", ""])
+def test_bits_that_flip_are_found(check: str) -> None:
+    """A relay ends the TCP connections on both sides, so that TCP finds nothing: without the check sums are wrong."""
+    outs = jobs.run(2, FLIPS, 60, PYTHONPATH=worlds.PATH, HOCKET_CHECK=check)
+    ends = [out.split() for out in outs]
+    if check:
+        assert all(each[:2] == ["end", "0"] for each in ends) and any(int(each[2]) for each in ends), outs
+    else:
+        assert any(each[0] == "error" or int(each[1]) for each in ends), outs

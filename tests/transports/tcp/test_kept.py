@@ -1,4 +1,4 @@
-"""What is kept of a stream (kept.h), in every order of what may happen; and each law breaks without its line."""
+"""A stream keeps what its peer may lack (kept.h), in every order; and each law breaks without its line."""
 
 from __future__ import annotations
 

@@ -1,0 +1,89 @@
+"""A rank's broken control connection is made again, by the rank; the coordinator can only ask it to.
+
+Both go to the listener of the other one's tcp transport, by a `Way`.  It tells a broken connection from a dead
+process: where nobody listens any more, the process has ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from hocket.control.link import GONE, Link
+from hocket.control.reactor import Reactor
+from hocket.errors import Error, TransportError
+
+REFUSED = 0.04
+"""Seconds in which a host says that nobody listens, until the process is believed to have ended."""
+PAUSE = 0.01, 0.25
+"""Seconds between two attempts, at first and at most."""
+ANSWERED = 1.0
+"""Seconds in which a rank that was asked comes."""
+SILENT = GONE[errno.ETIMEDOUT]
+
+
+class Way(Protocol):
+    """A way to another rank's process.  Both may wait, some seconds, and raise TransportError."""
+
+    def control_again(self, rank: int, look: Callable[[], object]) -> socket.socket:
+        """A new connection, proven."""
+
+    def control_ask(self, rank: int, look: Callable[[], object]) -> None:
+        """Ask for one."""
+
+
+class Over(Exception):
+    """Nobody needs it any more."""
+
+
+class Mending:
+    """The mending of one link, to `rank`.  dials: is it made by this end?"""
+
+    def __init__(self, reactor: Reactor, link: Link, way: Way, rank: int, dials: bool) -> None:
+        self._reactor, self._link, self._way, self._rank, self._dials = reactor, link, way, rank, dials
+        link.on_break = self._begin
+
+    def _begin(self, how: str) -> bool:
+        left = max(PAUSE[1], self._reactor.lost_after - self._link.silent)
+        words = how, time.monotonic() + left
+        threading.Thread(target=self._mend, args=words, name="hocket-mend", daemon=True).start()
+        return True
+
+    def _mend(self, how: str, deadline: float) -> None:
+        """On a thread of its own, until the link is whole, closed, or the peer is lost."""
+        refused, pause = 0.0, PAUSE[0]
+        while True:
+            try:
+                if self._dials:
+                    sock = self._way.control_again(self._rank, self._look)
+                    self._reactor.soon(partial(self._link.again, sock))
+                    return
+                self._way.control_ask(self._rank, self._look)
+                until = time.monotonic() + ANSWERED
+                while time.monotonic() < until:
+                    self._look()
+                    time.sleep(0.005)
+                refused = 0.0
+            except Over:
+                return
+            except (TransportError, Error) as why:
+                now, gone = time.monotonic(), getattr(why, "errno", 0) == errno.ECONNREFUSED
+                refused = (refused or now) if gone else 0.0
+                if refused and now - refused > REFUSED:
+                    self._reactor.soon(partial(self._link.end, how))
+                    return
+            if time.monotonic() > deadline:
+                lost = SILENT if how == SILENT else f"{how}; it could not be made again"
+                self._reactor.soon(partial(self._link.end, lost))
+                return
+            time.sleep(pause)
+            pause = PAUSE[0] if refused else min(2 * pause, PAUSE[1])
+
+    def _look(self) -> None:
+        if not (self._link.open and self._link.broken) or self._reactor.dead:
+            raise Over
