@@ -24,7 +24,9 @@ class Scheduler:
     together up to so many bytes; 0: none do.  "auto": a 64th of all, slices 2 to 4 MiB, buckets 64 KiB to 4.  `codec`:
     as in `allreduce`, for float32.  `compressor`: a method of `hocket.compression`, by name or made, for float32 in
     host memory: each lane has a `Compressor` with it, and a thread.  It gets tensors whole, so `slice` says nothing.
-    `finite`: raise where an average holds a NaN or an infinity.
+    `finite`: raise where an average holds a NaN or an infinity.  `credit`: calls (slices, buckets) of a class that may
+    be under way at once: ByteScheduler's, in slices, for each class.  More fill the gaps between two calls, and let
+    less urgent ones overtake less.
 
     All ranks declare the same tensors in the order of their use, and make them ready in any order, in any thread.  The
     first `ready` is a call that all ranks make together on `comm`; the order of all others is free.  With a codec or a
@@ -51,13 +53,13 @@ class Scheduler:
 
     def __init__(
         self, comm: Any, *, order: str | Sequence[str] = "priority", lanes: int = 4, slice: int | str | None = "auto",
-        fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = True,
+        fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = True, credit: int = 1,
     ) -> None:  # fmt: skip
         if codec is None and compressor is None:
             codec = getattr(comm, "codec", None)  # an axis of a Mesh has one
         comm = getattr(comm, "plain", comm)  # what is told of tensors is exact
         self.comm, self.finite = comm, finite
-        settings = checked(order, lanes, slice, fuse, codec, compressor)
+        settings = checked(order, lanes, slice, fuse, codec, compressor, credit)
         self._policy: Agreed | Declared = (Agreed if order == AGREED else Declared)(comm, settings)
 
     def declare(self, name: str, like: Any) -> None:

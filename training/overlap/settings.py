@@ -26,6 +26,7 @@ class Settings(NamedTuple):
     fuse: int | None
     codec: Any
     method: Method | None
+    credit: int = 1
 
     @property
     def apart(self) -> bool:
@@ -35,18 +36,25 @@ class Settings(NamedTuple):
     def plain(self, serial: int) -> Row:
         """The row that ranks tell each other of the scheduler that their communicator's `serial`-th one is."""
         fewer = self.codec if self.method is None else self.method.name
-        return [self.order, self.lanes, self.slice, self.fuse, None if fewer is None else str(fewer), serial]
+        coded = None if fewer is None else str(fewer)
+        return [self.order, self.lanes, self.slice, self.fuse, coded, self.credit, serial]
 
 
 def checked(
-    order: str | Sequence[str], lanes: int, slice: int | str | None, fuse: int | str, codec: Any, compressor: Any
-) -> Settings:
+    order: str | Sequence[str], lanes: int, slice: int | str | None, fuse: int | str, codec: Any, compressor: Any,
+    credit: int = 1,
+) -> Settings:  # fmt: skip
     """The settings.  ArgumentError."""
     if isinstance(order, str) and order not in (*ORDERS, AGREED):
         raise ArgumentError(f"order={order!r} is unknown; {choices(order, (*ORDERS, AGREED))}")
     settings = Settings(
         order if isinstance(order, str) else [*order], whole(lanes, "lanes"), _bytes(slice, "slice"),
-        _bytes(fuse, "fuse"), codec, None if compressor is None else resolved(compressor))  # fmt: skip
+        _bytes(fuse, "fuse"), codec, None if compressor is None else resolved(compressor),
+        whole(credit, "credit"))  # fmt: skip
+    if settings.credit < 1:
+        raise ArgumentError(f"credit={credit} must be 1 or more: the calls of a lane that may be under way at once")
+    if settings.credit > 1 and compressor is not None:
+        raise ArgumentError(f"credit={credit} goes without compressor=, whose calls need the ones before: leave it out")
     if settings.lanes < 1 or (settings.slice or 0) < 0 or (settings.fuse or 0) < 0:
         raise ArgumentError(f"lanes={lanes}, slice={slice!r}, fuse={fuse!r} must be positive numbers")
     if codec is not None and compressor is not None:
@@ -76,9 +84,9 @@ def agree(comm: Any, settings: Settings, declared: Row) -> int:
 
 
 def _words(settings: Row) -> str:
-    order, lanes, slice, fuse, codec, serial = settings
-    return (f"order={order!r}, lanes={lanes}, slice={slice}, fuse={fuse}, codec or compressor {codec} (None: auto) in "
-            f"its scheduler {serial}")
+    order, lanes, slice, fuse, codec, credit, serial = settings
+    return (f"order={order!r}, lanes={lanes}, slice={slice}, fuse={fuse}, credit={credit}, codec or compressor {codec} "
+            f"(None: auto) in its scheduler {serial}")
 
 
 def _difference(rank: int, declared: Row, first: int, others: Row) -> str:

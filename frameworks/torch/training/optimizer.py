@@ -14,6 +14,7 @@ import hocket
 from hocket.arguments import whole
 from hocket.errors import Error
 from hocket.torch.errors import ArgumentError
+from hocket.torch.training.factored import Factored
 from hocket.torch.training.forward import Forward
 from hocket.torch.training.gradients import Averages, Gradients
 from hocket.torch.training.hooks import Hook, owners, remove
@@ -222,7 +223,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     optimizer: torch.optim.Optimizer, parameters: torch.nn.Module | Iterable[tuple[str, Tensor]], *,
     group: Any = None, passes: int = 1, barrier: bool = True, order: Any = "priority", lanes: int = 4,
     slice: int | str | None = "auto", fuse: int | str = "auto", codec: Any = None, compressor: Any = None,
-    finite: bool = False,
+    finite: bool = False, factors: Any = None, credit: int = 1,
 ) -> Any:  # fmt: skip
     """The same optimizer, with its parameters, options and state, that steps by the averages of all ranks' gradients.
 
@@ -242,8 +243,11 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     DistributedOptimizer of the same parameters.
 
     `group`: a process group of hocket's, or a communicator; None: torch's default group, or `hocket.init()`'s.
-    `passes`: backward passes whose gradients are added up first.  The others: `hocket.training.Scheduler`.  All ranks
-    call this together, with equal parameters.  The first optimizer is not to be used any more.
+    `passes`: backward passes whose gradients are added up first.  `factors="auto"`, with the model: weights of Linear
+    modules go as the two matrices whose product their gradient is, where these are fewer bytes for the first step's
+    samples and so many ranks (Poseidon); names of such weights: these, whatever is cheaper.  The others:
+    `hocket.training.Scheduler`.  All ranks call this together, with equal parameters.  The first optimizer is not to be
+    used any more.
     """
     model = parameters if isinstance(parameters, torch.nn.Module) else None
     if model is None and not barrier:
@@ -254,12 +258,21 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
         raise ArgumentError(f"passes={passes} must be 1 or more")
     comm = _communicator(group)
     fewer = {"codec": codec, "compressor": compressor}
-    scheduler = Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, **fewer)
+    if factors is not None and (model is None or order == "agreed"):
+        why = "the model itself, not its named_parameters()" if model is None else 'another order than "agreed"'
+        raise ArgumentError(f"factors={factors!r} needs {why}")
+
+    def scheduler() -> Scheduler:
+        return Scheduler(
+            comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, credit=credit, **fewer
+        )
+
+    averages = scheduler() if factors is None or model is None else Factored(comm, model, factors, scheduler)
 
     def anywhere(flags: list[bool]) -> list[bool]:
         return [any(each) for each in zip(*comm.share(flags, "DistributedOptimizer.step()"), strict=True)]
 
-    made = stepping(optimizer, Distributed, scheduler, names, passes, anywhere, watched=order != "agreed")
+    made = stepping(optimizer, Distributed, averages, names, passes, anywhere, watched=order != "agreed")
     if model is not None and not barrier:
         made._forward = Forward(model, names, made)
         made._handles += made._forward.handles
