@@ -43,6 +43,7 @@ def settings(dice: random.Random) -> dict[str, Any]:
     return {
         "order": dice.choice(["fifo", "priority", "tic", "agreed"]), "lanes": dice.randint(1, 8),
         "slice": dice.choice([None, 4096, 65536]), "fuse": dice.choice([0, 4096, 65536]),
+        "credit": dice.choice([1, 1, 2, 3]),
     }  # fmt: skip
 
 

@@ -77,6 +77,7 @@ EXCEPTIONS = {
     "lab/outer/characters.py": "torch",
     "lab/outer/peers/ways.py": "torch",
     "lab/large/beside_torch.py": "torch",
+    "lab/large/factored.py": "torch",
     "lab/large/layouts.py": "torch",
     "lab/overlap/training.py": "torch",
     "lab/server/fashion.py": "torch",

@@ -1,91 +1,90 @@
-"""Does the search of `hocket.training.tune` find the best slices in 15 steps?  On the event model, in seconds.
+"""Slices, credit and fusing on a real cable: what `hocket.training.tune` finds, beside today's defaults and each alone.
 
-    python -m hocket.lab.overlap.tuned [--seeds 20]
+    python -m hocket.lab.overlap.tuned [--rates 1gbit] [--steps 15]          as root (system/namespaces/hosts.py)
 
-VGG-19's layers as in lab/overlap/profiles.py, communication = computation, the first layer's slices first.  The cable
-ends a slice that it has begun, and each slice costs 5e-4 of the computation more: few slices hold up the first layer,
-many cost time.  Settings are numbers of slices, 1 to 400.  Columns: the worst of all seeds over the grid's best.
+A model of 10 MB, cut as VGG-19's layers, whose computation is sleep and takes about as long as its communication; each
+layer's forward pass waits for its own average.  `tune` tries some settings, by scikit-learn's model and at random; then
+the best and the others run in turns.  Columns: a step in ms, median and 90th percentile, and beside the default's.
 """
 
 from __future__ import annotations
 
-import argparse
-import functools
-import math
-import random
-import sys
+import itertools
 from collections.abc import Sequence
-from statistics import median
+from typing import Any
 
-from hocket.lab.overlap.profiles import PROFILES, Profile
-from hocket.lab.overlap.shaped import heading
-from hocket.training.overlap.tuning import SEARCHES, Setting, searched
+import numpy as np
 
-OVERHEAD = 5e-4
-BYTES = 575 << 20
-"""Bytes of VGG-19's gradients."""
-STEPS = 15
-COUNTS = sorted({round(400 ** (i / 79)) for i in range(80)})
-SPACE = [Setting(4, BYTES // count, 0) for count in COUNTS]
+import hocket
+from hocket.conformance.jobs.ranks import main_or_rank
+from hocket.lab.overlap.profiles import PROFILES, _iterate
+from hocket.lab.overlap.shaped import heading, on_a_cable, options, tell
+from hocket.training import Scheduler, Setting, tune
+from hocket.training.overlap.tuning import SEARCHES
 
-
-def iteration(profile: Profile, rho: float, slices: int, overhead: float = OVERHEAD, iterations: int = 6) -> float:
-    """The time of one, computation = 1, where all gradients together are about so many slices."""
-    size, layers = rho / slices, range(len(profile.parameters))
-    forward, backward = ([share * o for o in profile.operations] for share in (1 / 3, 2 / 3))
-    counts = [max(1, math.ceil(rho * share / size - 1e-9)) for share in profile.parameters]
-    one = [rho * share / count + overhead for share, count in zip(profile.parameters, counts, strict=True)]
-    left = dict.fromkeys(layers, 0)
-    clock, free, begins = 0.0, 0.0, []
-
-    def work(until: float) -> None:
-        """Begin slices until this moment."""
-        nonlocal free
-        while any(left.values()) and free < until:
-            layer = next(i for i in layers if left[i])
-            free, left[layer] = free + one[layer], left[layer] - 1
-
-    for _ in range(iterations):
-        for i in layers:
-            while left[i]:
-                work(free + 1e-12)
-                clock = max(clock, free)
-            begins += [clock] if i == 0 else []
-            clock += forward[i]
-            work(clock)
-        for i in reversed(layers):
-            clock += backward[i]
-            work(clock)
-            left[i], free = counts[i], max(free, clock)
-    return begins[-1] - begins[-2]
+MODULE = "hocket.lab.overlap.tuned"
+NBYTES, STEP_MS = 10 << 20, {"1gbit": 90, "100mbit": 900}
+"""Bytes of the model, and milliseconds of its computation, about those that its bytes take."""
+SPACE = [
+    Setting(lanes, slice << 10, fuse << 10, credit)
+    for lanes, slice, fuse, credit in itertools.product((2, 4, 8), (256, 512, 1024, 2048), (0, 64, 256), (1, 2, 4))
+]
+ROUNDS, SKIP, EACH = 5, 1, 6
+"""Turns of all rows, and in each the steps that are not counted, and all."""
 
 
-@functools.cache
-def cost(setting: Setting) -> float:
-    return iteration(PROFILES["VGG-19"], 1.0, round(BYTES / setting.slice))
+def rank(nbytes: str, milliseconds: str, tries: str, rounds: str) -> None:
+    total, profile, n = float(milliseconds) / 1e3, PROFILES["VGG-19"], int(nbytes) // 4
+    grads = {f"{i:02}": np.ones(max(1, int(share * n)), np.float32) for i, share in enumerate(profile.parameters)}
+    with hocket.init() as comm:
 
+        def measured(**settings: Any) -> list[float]:
+            s = Scheduler(comm, finite=False, **settings)
+            for name, grad in grads.items():
+                s.declare(name, grad)
+            s.seal()
+            comm.barrier()
+            times = [_iterate(s, grads, profile, total, i, settings.get("order") == "fifo") for i in range(EACH)]
+            for name in grads:
+                s.wait(name)
+            s.close()
+            return np.diff(times)[SKIP:].tolist()  # type: ignore[no-any-return]
 
-def found_by(search: str, seed: int, steps: int = STEPS) -> float:
-    """The best that a search finds."""
-    dice = random.Random(seed)
-    tried = searched(cost, lambda tried: SEARCHES[search](SPACE, tried, dice), steps)
-    return min(seconds for _, seconds in tried)
+        def median(setting: Setting) -> float:
+            return float(np.median(measured(**setting._asdict())))
+
+        best = {
+            search: tune(comm, median, job=search, search=search, steps=int(tries), space=SPACE).setting
+            for search in SEARCHES
+        }
+        tuned = best["gaussian"]._asdict()
+        rows: dict[str, dict[str, Any]] = {
+            "default": {}, "FIFO": {"order": "fifo", "slice": None, "fuse": 0},
+            "slices only": {"order": "fifo", "slice": tuned["slice"], "fuse": 0},
+            "priority only": {"slice": None, "fuse": 0},
+            "tuned": tuned, "tuned, credit 1": {**tuned, "credit": 1}, "tuned, no fusing": {**tuned, "fuse": 0},
+            "found at random": best["random"]._asdict(),
+        }  # fmt: skip
+        found: dict[str, list[float]] = {name: [] for name in rows}
+        for _ in range(int(rounds)):
+            for name, settings in rows.items():
+                found[name] += measured(**settings)
+        tell(comm, {name: [str(rows[name]), *np.percentile(each, [50, 90]).tolist()] for name, each in found.items()})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="python -m hocket.lab.overlap.tuned", description=__doc__, allow_abbrev=False)
-    made.add_argument("--seeds", type=int, default=20, help="of the searches (20)")
-    seeds = range(made.parse_args(argv).seeds)
-    best = min(map(cost, SPACE))
-    heading(["search", "steps", "median", "worst", "the grid's best", "worst over it", "one slice", "400 slices"])
-    for search in SEARCHES:
-        found = [found_by(search, seed) for seed in seeds]
-        cells = [median(found), max(found), best]
-        ends = [f"{cost(end):.3f}" for end in (SPACE[0], SPACE[-1])]
-        row = [f"{each:.3f}" for each in cells] + [f"{max(found) / best - 1:.1%}", *ends]
-        print(f"| {search} | {STEPS} | {' | '.join(row)} |", flush=True)
+    made = options(MODULE, __doc__ or "", rates="1gbit")
+    made.add_argument("--steps", type=int, default=15, help="settings that each search tries (15)")
+    given = made.parse_args(argv)
+    heading(["cable", "way", "settings", "ms", "p90", "of the default's"])
+    for rate in given.rates.split(","):
+        small = [NBYTES // 10, 9, 2, 1]
+        found = on_a_cable(MODULE, rate, small if given.quick else [NBYTES, STEP_MS[rate], given.steps, ROUNDS])
+        for name, (settings, middle, late) in found.items():
+            ratio = middle / found["default"][1]
+            print(f"| {rate} | {name} | {settings} | {middle * 1e3:.1f} | {late * 1e3:.1f} | {ratio:.2f} |", flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main_or_rank(main, rank)

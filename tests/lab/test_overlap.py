@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hocket.lab.overlap import fused, profiles, training, units, urgent
+from hocket.lab.large import factored
+from hocket.lab.overlap import fused, profiles, training, tuned, units, urgent
 from hocket.lab.overlap.profiles import PROFILES, model
 from hocket.system.namespaces.hosts import refusal
 
@@ -17,10 +18,11 @@ WHY_NOT = refusal("1gbit")
 @pytest.mark.parametrize(
     ("main", "rows", "numbers"),
     [
-        (urgent.main, 2, 6), (units.main, 1, 5), (profiles.main, 1, 5),
+        (urgent.main, 2, 6), (units.main, 1, 5), (profiles.main, 1, 5), (tuned.main, 8, 3),
         pytest.param(training.main, 6, 4, marks=pytest.mark.more),  # four processes that import torch
+        pytest.param(factored.main, 2, 5, marks=pytest.mark.more),
     ],
-    ids=["urgent", "units", "profiles", "training"],
+    ids=["urgent", "units", "profiles", "tuned", "training", "factored"],
 )
 def test_a_table(
     main: Callable[[Sequence[str]], int], rows: int, numbers: int, capsys: pytest.CaptureFixture[str]

@@ -10,6 +10,9 @@ every rank makes its tensors ready, and `step` supplies those that it does not. 
 take the first unfinished unit: those before it have ended on all ranks, so each rank has issued it.  A call that all
 members have issued on an idle lane ends: lanes wait only for higher ones, and only while these move
 (collectives/waiting/progress.pyx).  By induction over lanes, units and steps everything ends.
+
+ByteScheduler's one credit for all lanes would break this: two ranks may spend it on two lanes that wait for each other.
+Here each class has a credit of its own: as many lanes of one priority, to which its units are dealt in turns.
 """
 
 from __future__ import annotations
@@ -88,8 +91,9 @@ class Declared:
         declared = [[gradient.tensor.name, gradient.tensor.dtype, list(gradient.shape)] for gradient in every]
         serial = agree(self.comm, settings, declared)
         count = 1 if settings.order == "fifo" else min(settings.lanes, len(every))
-        lanes = self.comm.lanes({f"overlap.{serial}.{i}": count // 2 - i for i in range(count)})
-        self._carriers = [Carrier(lane, settings.codec, settings.method, settings.passes > 0) for lane in lanes]
+        credit, exact = settings.credit, settings.passes > 0
+        lanes = self.comm.lanes({f"overlap.{serial}.{i}": count // 2 - i // credit for i in range(count * credit)})
+        self._carriers = [Carrier(lane, settings.codec, settings.method, exact) for lane in lanes]
         if self._loaded is not None:
             self._load(self._loaded)
         named = [] if isinstance(settings.order, str) else [self._gradient(name).place for name in settings.order]
@@ -107,7 +111,9 @@ class Declared:
         )
         if self.settings.method is not None:
             slice = 0  # a compressor gets tensors whole
-        rows = deal(tensors, urgency, made, len(self._carriers), slice, fuse, self.settings.apart)
+        credit = self.settings.credit
+        whole = deal(tensors, urgency, made, len(self._carriers) // credit, slice, fuse, self.settings.apart)
+        rows = [row[turn::credit] for row in whole for turn in range(credit)]
         self._lanes = [Lane(carrier, row) for carrier, row in zip(self._carriers, rows, strict=False)]
         placed(self._lanes, every, self.settings.passes)
 

@@ -26,7 +26,9 @@ class Scheduler:
     host memory: each lane has a `Compressor` with it, and a thread.  It gets tensors whole, so `slice` says nothing.
     `finite`: raise where an average holds a NaN or an infinity.  `exact`: averages are rounded once, whoever adds first
     (docs/numbers.md); with `passes`, each tensor has so many addends in a step on this rank, its micro-batches: `ready`
-    gets the others as `earlier`, and the average is over all addends of all ranks.
+    gets the others as `earlier`, and the average is over all addends of all ranks.  `credit`: calls (slices, buckets)
+    of a class that may be under way at once: ByteScheduler's, in slices, for each class.  More fill the gaps between
+    two calls, and let less urgent ones overtake less.
 
     All ranks declare the same tensors in the order of their use, and make them ready in any order, in any thread.  The
     first `ready` is a call that all ranks make together on `comm`; the order of all others is free.  With a codec or a
@@ -54,13 +56,13 @@ class Scheduler:
     def __init__(
         self, comm: Any, *, order: str | Sequence[str] = "priority", lanes: int = 4, slice: int | str | None = "auto",
         fuse: int | str = "auto", codec: Any = None, compressor: Any = None, finite: bool = True, exact: bool = False,
-        passes: int = 1,
+        passes: int = 1, credit: int = 1,
     ) -> None:  # fmt: skip
         if codec is None and compressor is None:
             codec = getattr(comm, "codec", None)  # an axis of a Mesh has one
         comm = getattr(comm, "plain", comm)  # what is told of tensors is exact
         self.comm, self.finite = comm, finite
-        settings = checked(order, lanes, slice, fuse, codec, compressor, exact, passes)
+        settings = checked(order, lanes, slice, fuse, codec, compressor, exact, passes, credit)
         self._passes = settings.passes
         self._policy: Agreed | Declared = (Agreed if order == AGREED else Declared)(comm, settings)
 

@@ -28,6 +28,7 @@ class Settings(NamedTuple):
     method: Method | None
     passes: int = 0
     """Addends of a tensor in each step, where averages are exact; 0: they are not."""
+    credit: int = 1
 
     @property
     def apart(self) -> bool:
@@ -37,13 +38,13 @@ class Settings(NamedTuple):
     def plain(self, serial: int) -> Row:
         """The row that ranks tell each other of the scheduler that their communicator's `serial`-th one is."""
         fewer = self.codec if self.method is None else self.method.name
-        return [self.order, self.lanes, self.slice, self.fuse, None if fewer is None else str(fewer),
-                self.passes > 0, serial]
+        coded = None if fewer is None else str(fewer)
+        return [self.order, self.lanes, self.slice, self.fuse, coded, self.credit, self.passes > 0, serial]
 
 
 def checked(
     order: str | Sequence[str], lanes: int, slice: int | str | None, fuse: int | str, codec: Any, compressor: Any,
-    exact: bool = False, passes: int = 1,
+    exact: bool = False, passes: int = 1, credit: int = 1,
 ) -> Settings:  # fmt: skip
     """The settings.  ArgumentError."""
     if isinstance(order, str) and order not in (*ORDERS, AGREED):
@@ -51,7 +52,11 @@ def checked(
     settings = Settings(
         order if isinstance(order, str) else [*order], whole(lanes, "lanes"), _bytes(slice, "slice"),
         _bytes(fuse, "fuse"), codec, None if compressor is None else resolved(compressor),
-        whole(passes, "passes") if exact else 0)  # fmt: skip
+        whole(passes, "passes") if exact else 0, whole(credit, "credit"))  # fmt: skip
+    if settings.credit < 1:
+        raise ArgumentError(f"credit={credit} must be 1 or more: the calls of a lane that may be under way at once")
+    if settings.credit > 1 and compressor is not None:
+        raise ArgumentError(f"credit={credit} goes without compressor=, whose calls need the ones before: leave it out")
     if settings.lanes < 1 or (settings.slice or 0) < 0 or (settings.fuse or 0) < 0:
         raise ArgumentError(f"lanes={lanes}, slice={slice!r}, fuse={fuse!r} must be positive numbers")
     if codec is not None and compressor is not None:
@@ -85,9 +90,9 @@ def agree(comm: Any, settings: Settings, declared: Row) -> int:
 
 
 def _words(settings: Row) -> str:
-    order, lanes, slice, fuse, codec, exact, serial = settings
-    return (f"order={order!r}, lanes={lanes}, slice={slice}, fuse={fuse}, codec or compressor {codec}, exact={exact} "
-            f"(None: auto) in its scheduler {serial}")
+    order, lanes, slice, fuse, codec, credit, exact, serial = settings
+    return (f"order={order!r}, lanes={lanes}, slice={slice}, fuse={fuse}, credit={credit}, exact={exact}, "
+            f"codec or compressor {codec} (None: auto) in its scheduler {serial}")
 
 
 def _difference(rank: int, declared: Row, first: int, others: Row) -> str:

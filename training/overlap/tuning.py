@@ -1,4 +1,4 @@
-"""`tune`: which lanes, slices and buckets make a program's step short, by trying few of them.
+"""`tune`: which lanes, slices, buckets and credit make a program's step short, by trying few of them.
 
 The search is Bayesian, as ByteScheduler's: a Gaussian process of the steps measured so far says for each setting how
 long a step may be, and the one with the largest expected improvement is tried next.  The process is scikit-learn's.
@@ -34,6 +34,8 @@ class Setting(NamedTuple):
     """Bytes."""
     fuse: int
     """Bytes; 0: none."""
+    credit: int = 1
+    """Calls of a lane that may be under way at once."""
 
 
 class Tuned(NamedTuple):
@@ -47,8 +49,8 @@ class Tuned(NamedTuple):
 
 
 SPACE = tuple(
-    Setting(lanes, 1 << slice, fuse and 1 << fuse)
-    for lanes, slice, fuse in itertools.product((1, 2, 3, 4, 6, 8), range(16, 25), (0, *range(14, 23, 2)))
+    Setting(lanes, 1 << slice, fuse and 1 << fuse, credit)
+    for lanes, slice, fuse, credit in itertools.product((1, 2, 4, 8), range(16, 25), (0, *range(14, 23, 2)), (1, 2, 4))
 )
 """The settings that are tried: slices of 64 KiB to 16 MiB, buckets of 16 KiB to 4 MiB."""
 BEGIN = 4
@@ -94,7 +96,7 @@ def tune(
     if isinstance(kept, str):
         raise ArgumentError(kept)
     if kept is not None:
-        return Tuned(Setting(*kept[:3]), kept[3], [])
+        return Tuned(Setting(*kept[:-1]), kept[-1], [])
 
     def cost(setting: Setting) -> float:
         took = float(measure(setting))
@@ -205,12 +207,15 @@ def _begins(search: str, path: str | None, key: str) -> Any:
 
 
 def _kept(path: str, key: str) -> Any:
-    """The file's entry for this key: [lanes, slice, fuse, seconds]; None: nothing; a text: why it cannot be used."""
+    """The file's entry for this key: the setting, and seconds; None: nothing; a text: why it cannot be used.
+
+    One of before there was credit has no number for it.
+    """
     if os.path.exists(path):
         try:
             with open(path) as file:
                 row = json.load(file).get(key)
-            if row is not None and not (len(row) == 4 and all(isinstance(each, int) for each in row[:3])):
+            if row is not None and not (len(row) in (4, 5) and all(isinstance(each, int) for each in row[:-1])):
                 return f"tune(): {path!r} has {row!r} for {key!r}, which is not a setting; give another path="
         except (OSError, ValueError, AttributeError, TypeError) as error:
             return f"tune(): {path!r} cannot be read as settings: {error}; give another path="

@@ -15,6 +15,7 @@ import hocket
 from hocket.arguments import whole
 from hocket.errors import Error
 from hocket.torch.errors import ArgumentError, MismatchError
+from hocket.torch.training.factored import Factored
 from hocket.torch.training.forward import Forward
 from hocket.torch.training.gradients import Averages, Gradients
 from hocket.torch.training.hooks import Hook, owners, remove
@@ -230,7 +231,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     optimizer: torch.optim.Optimizer, parameters: torch.nn.Module | Iterable[tuple[str, Tensor]], *,
     group: Any = None, passes: int = 1, barrier: bool = True, order: Any = "priority", lanes: int = 4,
     slice: int | str | None = "auto", fuse: int | str = "auto", codec: Any = None, compressor: Any = None,
-    finite: bool = False, exact: bool = False, verify_every: int = 0,
+    finite: bool = False, exact: bool = False, verify_every: int = 0, factors: Any = None, credit: int = 1,
 ) -> Any:  # fmt: skip
     """The same optimizer, with its parameters, options and state, that steps by the averages of all ranks' gradients.
 
@@ -253,7 +254,10 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     `passes`: backward passes whose gradients are added up first.  `exact`: each pass's gradient is an addend of its
     own, and the average over all passes of all ranks is rounded once: so the same micro-batches end in the same bits on
     any number of ranks.  It keeps `passes` gradients.  `verify_every=100`: after so many steps parameters are compared
-    (`comm.check_equal`), and MismatchError names those that differ, and on which ranks.  The others:
+    (`comm.check_equal`), and MismatchError names those that differ, and on which ranks.  `factors="auto"`, with the
+    model: weights of Linear modules go as the two matrices whose product their gradient is, where these are fewer bytes
+    for the first step's samples and so many ranks (Poseidon); names of such weights: these, whatever is cheaper.  The
+    others:
     `hocket.training.Scheduler`.  All ranks call this together, with equal parameters.  The first optimizer is not to be
     used any more.
     """
@@ -266,13 +270,22 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
         raise ArgumentError(f"passes={passes} must be 1 or more")
     comm = _communicator(group)
     fewer = {"codec": codec, "compressor": compressor}
-    scheduler = Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, exact=exact, **fewer,
-                          passes=passes if exact else 1)  # fmt: skip
+    if factors is not None and (model is None or order == "agreed"):
+        why = "the model itself, not its named_parameters()" if model is None else 'another order than "agreed"'
+        raise ArgumentError(f"factors={factors!r} needs {why}")
+    if factors is not None and exact:
+        raise ArgumentError(f"factors={factors!r} are products, which round: leave it out, or exact=True")
+
+    def scheduler() -> Scheduler:
+        return Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, exact=exact, **fewer,
+                         passes=passes if exact else 1, credit=credit)  # fmt: skip
+
+    averages = scheduler() if factors is None or model is None else Factored(comm, model, factors, scheduler)
 
     def anywhere(flags: list[bool]) -> list[bool]:
         return [any(each) for each in zip(*comm.share(flags, "DistributedOptimizer.step()"), strict=True)]
 
-    made = stepping(optimizer, Distributed, scheduler, names, passes, anywhere, watched=order != "agreed",
+    made = stepping(optimizer, Distributed, averages, names, passes, anywhere, watched=order != "agreed",
                     exact=exact and passes > 1)  # fmt: skip
     if whole(verify_every, "verify_every"):
         made._verify = _verifier(comm, names, verify_every)

@@ -37,9 +37,9 @@ def declared(comm: Communicator, **options: Any) -> Scheduler:
 def all_settings(comm: Communicator) -> None:
     for order, lanes, slice, fuse in (
         ("fifo", 4, None, 0), ("priority", 20, "auto", "auto"), ("tic", 2, 4096, 2048), ("tic", 3, None, 4096),
-        (["layer7", "layer3"], 3, 65536, 0),
+        (["layer7", "layer3"], 3, 65536, 0), ("priority", 3, 4096, 2048),
     ):  # fmt: skip
-        s = declared(comm, order=order, lanes=lanes, slice=slice, fuse=fuse)
+        s = declared(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, credit=lanes)
         for step in range(4):
             grads = gradients(comm, step)
             for name in reversed(grads):
@@ -237,7 +237,7 @@ def test_what_is_not_ready_counts_as_zeros(size: int, transport: str) -> None:
 
 
 def random_orders(comm: Communicator) -> None:
-    for order, slice in (("priority", 65536), ("tic", None)):
+    for order, slice in (("priority", 65536), ("tic", None), ("priority", 4096)):
         s, mine = declared(comm, order=order, slice=slice, fuse=4096), random.Random(100 + comm.rank)
         for step in range(8):
             grads = gradients(comm, step)

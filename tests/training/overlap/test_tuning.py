@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import random
 import sys
 
 import numpy as np
@@ -12,24 +13,25 @@ import pytest
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError
-from hocket.lab.overlap.profiles import PROFILES
-from hocket.lab.overlap.tuned import COUNTS, SPACE, cost, found_by, iteration
 from hocket.training import Setting, Tuned, tune
+from hocket.training.overlap.tuning import SEARCHES, searched
 from hocket.training.overlap.tuning import SPACE as ALL
 from support.gradients import raised
 
 
-def test_the_model_of_slices_gives_the_known_iterations() -> None:
-    found = [iteration(PROFILES["VGG-19"], 1.0, count) for count in (1, 30, 100, 400)]
-    assert found == pytest.approx([1.143, 1.022, 1.055, 1.205], abs=0.004)
+@pytest.mark.parametrize(("search", "over"), [("gaussian", 1.05), ("random", 1.2)])
+def test_fifteen_steps_come_near_the_best(search: str, over: float) -> None:
+    """A valley whose floor is 4 lanes, 1 MiB, 64 KiB and credit 2: scikit-learn's model finds it, chance nearly."""
 
+    def cost(setting: Setting) -> float:
+        places = np.log2([setting.lanes / 4, setting.slice / (1 << 20), max(setting.fuse, 4096) / 65536,
+                          setting.credit / 2])  # fmt: skip
+        return float(1.0 + (0.02 * places**2).sum())
 
-def test_fifteen_steps_come_within_three_percent_of_the_grid() -> None:
-    best = min(map(cost, SPACE))
-    for seed in range(2):
-        found = found_by("gaussian", seed)
-        assert found <= 1.03 * best and found < min(cost(SPACE[0]), cost(SPACE[-1])), seed
-    assert found_by("random", 0, len(COUNTS)) == best, "all of them are tried"
+    for seed in range(3):
+        dice = random.Random(seed)
+        tried = searched(cost, lambda tried, dice=dice: SEARCHES[search](ALL, tried, dice), 15)  # type: ignore[misc]
+        assert min(seconds for _, seconds in tried) <= over, (seed, tried)
 
 
 def measured(setting: Setting) -> float:
@@ -55,13 +57,15 @@ def test_all_ranks_find_the_same_and_it_is_kept(tmp_path: pathlib.Path) -> None:
     assert mine == others
     first, again, other = mine
     assert len(first.tried) == len(set(first.tried)) == 300 and {s for s, _ in first.tried} <= set(ALL)
-    assert first.setting.lanes in (3, 4, 6) and first.seconds == measured(first.setting), first
+    assert first.setting.lanes in (2, 4, 8) and first.seconds == measured(first.setting), first
     assert again == Tuned(first.setting, first.seconds, []), "nothing is measured"
     assert len(other.tried) == 3
     assert set(json.loads(path.read_text())) == {f"{job}: 2 ranks on 1 hosts" for job in ("model", "other")}
 
 
-@pytest.mark.parametrize("text", ["[", "[]", '{"KEY": [1]}', '{"KEY": "x"}', '{"KEY": [1, 2, 3.5, 1]}'])
+@pytest.mark.parametrize(
+    "text", ["[", "[]", *('{"KEY": ' + row + "}" for row in ("[1]", '"x"', "[1, 2, 3.5, 1]", "[1, 2, 3, 1, 1, 1]"))]
+)
 def test_a_file_of_another_kind_is_refused_on_all_ranks(tmp_path: pathlib.Path, text: str) -> None:
     path = tmp_path / "kept.json"
     path.write_text(text.replace("KEY", "model: 1 ranks on 1 hosts"))
@@ -94,11 +98,11 @@ def test_what_one_rank_gives_wrong_is_told_on_all(tmp_path: pathlib.Path) -> Non
             return float("nan") if comm.rank else 1.0
 
         path = str(tmp_path / "nowhere" / "kept.json") if comm.rank == 0 else None
-        random = {"job": "x", "search": "random"}
+        by_chance = {"job": "x", "search": "random"}
         return [
-            raised(lambda: tune(comm, nan, **random), ArgumentError),  # type: ignore[arg-type]
-            raised(lambda: tune(comm, measured, steps=1 + comm.rank, **random), MismatchError),  # type: ignore[arg-type]
-            raised(lambda: tune(comm, measured, path=path, **random), ArgumentError),  # type: ignore[arg-type]
+            raised(lambda: tune(comm, nan, **by_chance), ArgumentError),  # type: ignore[arg-type]
+            raised(lambda: tune(comm, measured, steps=1 + comm.rank, **by_chance), MismatchError),  # type: ignore[arg-type]
+            raised(lambda: tune(comm, measured, path=path, **by_chance), ArgumentError),  # type: ignore[arg-type]
         ]
 
     words = ("must return seconds above 0 on all ranks", "ranks try [1, 2] settings", "cannot be written")
