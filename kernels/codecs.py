@@ -11,7 +11,7 @@ import numpy as np
 
 from hocket.kernels.cpu import reduce
 
-WHOLE, FP8, SIGN, ONEBIT, NATURAL, F16, BF16, EXACT, SUMS, EXTREMES = range(10)
+WHOLE, FP8, SIGN, ONEBIT, NATURAL, F16, BF16, EXACT, SUMS, EXTREMES, LOSSLESS = range(11)
 MAX, L2 = range(2)
 
 
@@ -87,6 +87,8 @@ CODECS: tuple[Codec, ...] = (
     Codec("sign", SIGN, 256, 36, 1),
 )
 """Codecs that have a name of their own."""
+PACKED = {n: Codec("lossless", LOSSLESS, 1, size) for n, size in (("float32", 4), ("float16", 2), ("bfloat16", 2))}
+"""By dtype: the same bits in fewer bytes (kernels/exact/lossless.h)."""
 HALVES = {"float16": Codec("fp16", F16, 128, 260, 16), "bfloat16": Codec("bf16", BF16, 64, 128, 16)}
 """The same dtypes as codecs, for calls that encode only in some of their steps; float16, with a scale, for all sums."""
 HALF_NAMES = tuple(codec.name for codec in HALVES.values())

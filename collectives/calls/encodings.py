@@ -10,10 +10,11 @@ import dataclasses
 import reprlib
 
 from hocket.arguments import choices
+from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.shapes import writable
 from hocket.errors import ArgumentError
-from hocket.kernels.codecs import CODECS, HALVES, Codec
+from hocket.kernels.codecs import CODECS, HALVES, PACKED, Codec
 from hocket.kernels.dtypes import DType, by_name
 
 BY_NAME: dict[str, DType | Codec] = {
@@ -24,6 +25,8 @@ BY_NAME: dict[str, DType | Codec] = {
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 AUTO = "auto"
 """float32, or the codec that pays (measuring/worth.py)."""
+LOSSLESS = "lossless"
+"""The same bits in fewer bytes: elements stay what they are, and their messages are packed."""
 OPS = ("", "sum", "avg")
 NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
 """Floats of a range that sums of a few ranks leave; bfloat16 has that of float32."""
@@ -36,8 +39,9 @@ def wire_format(codec: str | Codec) -> DType | Codec:
     if not isinstance(codec, str):
         raise ArgumentError(f"codec={reprlib.repr(codec)} is neither a name nor made by hocket.compression")
     if codec not in BY_NAME:
+        known = choices(codec, [*BY_NAME, LOSSLESS, AUTO])
         raise ArgumentError(
-            f"codec={reprlib.repr(codec)} is unknown; {choices(codec, [*BY_NAME, AUTO])}. Methods with a state, such "
+            f"codec={reprlib.repr(codec)} is unknown; {known}. Methods with a state, such "
             "as 'topk:0.01' and 'powersgd:4', are for hocket.compression.Compressor(comm, method)"
         )
     return BY_NAME[codec]
@@ -55,6 +59,24 @@ def check(call: Call, codec: str | Codec, op: str) -> None:
         raise ArgumentError("codec='auto' needs a length that all ranks know; alltoallv has none: name a codec")
     if call.collective == "broadcast":
         writable(call.model, "x")  # the root's too: it gets what the others get
+
+
+def packed(call: Call, ask: Ask) -> Call:
+    """The same call with codec="lossless".  Raises ArgumentError where it has none."""
+    if call.collective not in COLLECTIVES:
+        raise ArgumentError(f"{call.collective} takes no codec; {', '.join(COLLECTIVES)} do")
+    if call.model.dtype.name not in PACKED:
+        raise ArgumentError(f"codec='lossless' takes {', '.join(PACKED)}, got {call.model.dtype.name}")
+    if ask.residual is not None or ask.owner_residual is not None:
+        raise ArgumentError("codec='lossless' loses nothing that a residual could keep: omit residual=")
+    if any(b is not None and (b.device >= 0 or b.foreign) for b in (call.src, call.dst)):
+        raise ArgumentError("codec='lossless' is for arrays in host memory, and x is on a GPU: omit codec=, or copy it")
+    return dataclasses.replace(call, codec=LOSSLESS)
+
+
+def packing(call: Call) -> Codec | None:
+    """The codec that packs the messages of a lossless call."""
+    return PACKED[call.wire.name] if call.codec == LOSSLESS else None
 
 
 def encoded(call: Call, codec: str | Codec, op: str) -> Call:

@@ -15,7 +15,7 @@ from hocket.algorithms.proof.first_use import proven
 from hocket.algorithms.proof.residuals import keeps_residuals
 from hocket.algorithms.proof.rounding import Numbers, numbers
 from hocket.collectives.base.callsite import caller_site
-from hocket.collectives.calls import exact
+from hocket.collectives.calls import encodings, exact
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
@@ -82,11 +82,12 @@ class Planner:
             algorithm = proven(algorithm, self.size, call.root)
         if call.residuals and not keeps_residuals(algorithm, self.size):
             raise ArgumentError(_keeps_none(call, algorithm, self.size))
-        if call.codec and algorithm.far is not None and isinstance(call.encoded, DType):
+        lossy = call.codec and call.codec != encodings.LOSSLESS
+        if lossy and algorithm.far is not None and isinstance(call.encoded, DType):
             call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
         if call.exact is not None:
             call, how = exact.encoded(call, how, algorithm, self.size)
-        packing = exact.packing(call)
+        packing = encodings.packing(call) or exact.packing(call)
         if queue.carries(call, algorithm, how):
             return self._met_plan(queue, call, how, ask, algorithm)
         layout = call.layout(algorithm, self.rank, self.size)
@@ -95,7 +96,7 @@ class Planner:
         exchanged = call.contract.traffic != "one way"
         far = _far(algorithm, call, self.size)
         element = itemsize if far is None else call.wire.block * call.model.dtype.itemsize
-        if packing is not None:
+        if call.wire is packing:
             element = exact.usual(call)
         segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // element * itemsize
         segment = algorithm.cut(longest, segment, len(queue.groups) > 1)

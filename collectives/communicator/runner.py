@@ -86,7 +86,9 @@ class Runner:
             encodings.check(call, encodings.AUTO, how.name)
             codec = self.worth.codec(ask, call.on_wire(call.count))
             lasting = lasting and open_group() is None  # where nothing is measured: it may be float32 for that alone
-        if codec is not None:
+        if codec == encodings.LOSSLESS:
+            call = encodings.packed(encodings.widened(call, how.name, self.size), ask)
+        elif codec is not None:
             call = encodings.encoded(call, codec, how.name)
         elif call.exact is None:
             call = encodings.widened(call, how.name, self.size)

@@ -39,6 +39,7 @@ HK_INLINE size_t hk_lesser(size_t count, size_t block) { return count < block ? 
 #include "codec_residual.h"
 #include "kernels/exact/sums.h"
 #include "kernels/exact/accumulators.h"
+#include "kernels/exact/lossless.h"
 
 HK_INLINE const f32 *AT(fetch_floats)(const hk_codec *c, const hk_source *from, size_t at, size_t n, f32 *room) {
     if (n == c->block && from->by == 1 && (uintptr_t)from->x % sizeof(f32) == 0)
@@ -125,6 +126,7 @@ static const hk_codec AT(hk_codecs)[HK_CODE_COUNT] = {
     [HK_CODE_EXACT] = {AT(encode_exact), AT(decode_exact), AT(fold_exact), .pack = hk_pack_exact,
                        .unpack = hk_unpack_exact, .count = hk_count_exact},
     [HK_CODE_SUMS] = {.fold = AT(fold_sums)}, [HK_CODE_EXTREMES] = {.fold = AT(fold_extremes)},
+    [HK_CODE_LOSSLESS] = {.pack = AT(pack_lossless), .unpack = AT(unpack_lossless)},
 };
 
 #undef HK_CODEC

@@ -46,7 +46,7 @@ struct hk_codec {
 };
 
 enum hk_code { HK_CODE_WHOLE, HK_CODE_FP8, HK_CODE_SIGN, HK_CODE_ONEBIT, HK_CODE_NATURAL, HK_CODE_F16, HK_CODE_BF16,
-               HK_CODE_EXACT, HK_CODE_SUMS, HK_CODE_EXTREMES, HK_CODE_COUNT };
+               HK_CODE_EXACT, HK_CODE_SUMS, HK_CODE_EXTREMES, HK_CODE_LOSSLESS, HK_CODE_COUNT };
 
 /* out = x + before; after = 0: floats that are handed on as they are. */
 static inline void hk_add_residual(void *out, const void *x, size_t count, hk_residual residual) {

@@ -14,6 +14,7 @@ from hocket.algorithms import names
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError
 from support.exact_sums import DTYPES, KINDS, addends, bits, expected
+from support.sockets import sent
 from support.worlds import spread
 
 Array = np.ndarray[Any, Any]
@@ -145,6 +146,22 @@ def long(comm: Communicator) -> None:
 @pytest.mark.parametrize(("size", "transport"), [(4, "shm"), (3, "tcp")])
 def test_long_vectors(size: int, transport: str) -> None:
     spread(long, size, transport)
+
+
+def bytes_on_the_wire(comm: Communicator) -> None:
+    """Contributions are as long as ever; accumulators of usual data twice as long."""
+    for dtype in ("float32", "float64"):
+        x = addends(np.random.default_rng(comm.rank), dtype, (3, 1 << 18), "normal")
+        one = x[0].copy()
+        plain = sent(comm, comm.allreduce, one, algorithm="direct")
+        assert sent(comm, comm.allreduce, one, algorithm="direct", order="exact") < 1.05 * plain
+        assert sent(comm, comm.allreduce, x, algorithm="direct", order="exact", axis=0) < 2.1 * plain
+        plain = sent(comm, comm.allreduce, one, algorithm="ring")
+        assert sent(comm, comm.allreduce, one, algorithm="ring", order="exact") < 2.1 * plain
+
+
+def test_bytes() -> None:
+    spread(bytes_on_the_wire, 4, "tcp")
 
 
 def refusals(comm: Communicator) -> None:

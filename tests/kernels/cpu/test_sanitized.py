@@ -26,7 +26,7 @@ KERNELS = sum(row.kind in op.kinds for row in DTYPES for op in OPS) + sum(
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_kernels_run_clean_under_sanitizers(compiler: str, tmp_path: Path) -> None:
     # Without optimisation: it compiles in seconds, and nothing undefined is optimised away before it is seen.
-    flags = ["-std=gnu11", "-O0", "-g", "-fno-math-errno", "-Wall", "-Wextra", "-Werror"]
+    flags = ["-std=gnu11", "-O0", "-g", "-fno-math-errno", "-Wall", "-Wextra", "-Werror", "-lm"]
     sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     include = f"-I{HERE.parents[2] / 'src' / 'hocket'}"
     sources = [HERE / "sanitized.c"]

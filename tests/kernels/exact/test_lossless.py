@@ -1,0 +1,33 @@
+"""The lossless codec, compiled alone under sanitizers: the same bits back, never long, and hostile bytes do no harm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.compiled import compiled
+
+HERE = Path(__file__).parent
+
+
+def fuzzed(tmp_path: Path, pieces: int) -> None:
+    flags = ["-std=gnu11", "-O1", "-g", "-fno-math-errno", "-Wall", "-Wextra", "-Werror", "-lm"]
+    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    include = f"-I{HERE.parents[2] / 'src' / 'hocket'}"
+    program = compiled(tmp_path / "fuzz", [HERE / "lossless_fuzz.c"], *flags, *sanitize, include)
+    environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+    done = subprocess.run([program, str(pieces)], capture_output=True, text=True, timeout=3000, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == f"{pieces} pieces, and most that were changed are refused\n"
+
+
+def test_pieces_of_every_kind(tmp_path: Path) -> None:
+    fuzzed(tmp_path, 1500)
+
+
+@pytest.mark.sanitize
+def test_many_pieces(tmp_path: Path) -> None:
+    fuzzed(tmp_path, int(os.environ.get("HOCKET_FUZZ_PIECES", 100_000)))
