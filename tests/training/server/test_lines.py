@@ -107,7 +107,7 @@ def test_a_snapshot_is_of_its_moment_while_pushes_go_on(tmp_path: Any, monkeypat
 def test_a_full_file_system_and_a_file_that_was_cut_change_nothing(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As root the file system is a real one, of 128 kB."""
+    """The file system is a real one, of 128 kB, where root runs this."""
     small = os.geteuid() == 0 and not subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(tmp_path)], check=False
     ).returncode
