@@ -62,10 +62,12 @@ def test_a_model_is_pushed_and_pulled_beside_others() -> None:
 
 
 @pytest.mark.more
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_clocks_on_pictures() -> None:
-    """bsp is one process to the last digit; the others only run."""
-    found = {way: fashion.asked(fashion.PLACE, "1gbit", way, 2, 0, 6, late=True) for way in fashion.WAYS}
+    """One process has what bsp has, to the last digit; Downpour only runs."""
+    ways = ("sequential", "bsp", "downpour:adagrad")
+    found = {way: fashion.asked(fashion.PLACE, "1gbit", way, 2, 0, 6, late=True) for way in ways}
     assert found["bsp"]["right"] == found["sequential"]["right"] > 0.1 and found["bsp"]["stale"] == 0
     assert all(row["step"] > fashion.UNIT and row["right"] > 0.05 for row in found.values())
 

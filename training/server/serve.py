@@ -139,7 +139,8 @@ def serve(
     if on is not None and comm.rank not in on:
         raise ArgumentError(f"rank {comm.rank}: only these ranks call serve(on={list(on)}); make a Client here")
     bound = staleness(clock)
-    mean = [name for name, table in tables.items() if isinstance(table, Range) and table.mean]
+    pairs = tables.items() if isinstance(tables, Mapping) else ()  # the layout says what else is wrong
+    mean = [name for name, table in pairs if isinstance(table, Range) and table.mean]
     if mean and bound:
         raise ArgumentError(f'table {mean[0]!r} has mean=True, a step a clock: say clock="bsp", not {clock!r}')
     if whole(copies, "copies") not in (0, 1):
