@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import whole
+from hocket.codecs import not_below
 from hocket.compression.bucket import Bucket
 from hocket.compression.method import (
     CHUNK,
@@ -51,17 +52,15 @@ def largest(x: Array, k: int) -> Array:
     if x.size > 8 * SAMPLE and at < SAMPLE // 4:
         sample = np.abs(x[:: x.size // SAMPLE])
         least = np.partition(sample, len(sample) - at)[len(sample) - at]
-        above = not_below(x, least)
+        above = not_below(x, float(least), 2 * k)
         some = above if len(above) >= k else None
     if some is None:
         return np.sort(np.argpartition(np.abs(x), x.size - k)[x.size - k :])
-    return some[np.sort(np.argpartition(np.abs(x[some]), len(some) - k)[len(some) - k :])]
-
-
-def not_below(x: Array, least: float) -> Array:
-    """The indices of the elements of at least this magnitude, and of NaN, ascending."""
-    indices = [one.start + np.flatnonzero(~(np.abs(x[one]) < least)) for one in chunks(x.size)]
-    return np.concatenate(indices) if indices else np.arange(0)
+    sizes = np.abs(x[some])
+    keep = np.flatnonzero(~(sizes < np.partition(sizes, len(some) - k)[len(some) - k]))
+    if len(keep) > k:  # some are as large as the last one, or NaN
+        keep = np.sort(np.argpartition(sizes, len(some) - k)[len(some) - k :])
+    return some[keep]
 
 
 class Sparse(Together):

@@ -1,4 +1,5 @@
-"""The codecs of float32, for what stands on hocket: their table, their kinds, shorter codes, and others' codecs.
+"""The codecs of float32, for what stands on hocket: their table, their kinds, shorter codes, others' codecs; and the
+places of large elements.
 
 `hocket.compression` makes codecs with parameters, and checks them.
 """
@@ -7,11 +8,12 @@ from typing import Any
 
 from hocket.kernels.codecs import CODECS, FP8, HALF_NAMES, L2, MAX, NATURAL, ONEBIT, SIGN, WHOLE, Codec
 from hocket.kernels.cpu.elias import restore, shorten
+from hocket.kernels.select import not_below
 from hocket.system.packages import declared
 
 __all__ = [
-    "CODECS", "FP8", "HALF_NAMES", "L2", "MAX", "NATURAL", "ONEBIT", "SIGN", "WHOLE", "Codec", "others", "restore",
-    "shorten",
+    "CODECS", "FP8", "HALF_NAMES", "L2", "MAX", "NATURAL", "ONEBIT", "SIGN", "WHOLE", "Codec", "not_below",
+    "others", "restore", "shorten",
 ]  # fmt: skip
 GROUP = "hocket.codecs"
 """A group of entry points: a name, and a function that makes a codec or a method of what follows the name's colon."""

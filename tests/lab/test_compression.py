@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.lab.compression import parity, rounding, sparse, statistics
+from hocket.lab.compression import cost, parity, rounding, sparse, statistics
 from hocket.lab.outer import digits
 from hocket.system.namespaces import hosts
 
@@ -60,3 +60,14 @@ def test_bytes_at_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 3 * 4 < found["allgather, fp16"] < 3 * 4 * headers
     assert 1.5 * 4 * sparse.N / sparse.K < found["allreduce"] < 1.5 * 4 * sparse.N / sparse.K * headers
     assert found["split"] < 0.95 * found["allgather"]
+
+
+@pytest.mark.more
+def test_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each method, and the link pays below some speed."""
+    assert cost.main(["--rounds", "1"]) == 0
+    machine, _, head, _, *rows = capsys.readouterr().out.splitlines()
+    assert "cores, load" in machine and "pays below" in head and len(rows) == len(cost.METHODS)
+    for row in rows:
+        *_, fewer, speed = (cell.strip() for cell in row.strip("| ").split("|"))
+        assert float(fewer) > 3 and float(speed.replace(",", "")) > 100, row
