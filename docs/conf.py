@@ -18,8 +18,8 @@ MENU = {
     "How to run": ["launching", "torch", "frameworks", "jax", "migrating", "mpi", "gpu", "verbs", "testing"],
     "How to train over slow links": ["methods", "compression", "overlap", "less", "server", "large", "redistribute"],
     "How to find what is wrong": ["hangs", "observing", "survive"],
-    "Reference": ["api", "reference", "commands", "codecs", "errors", "configuration", "tuning", "performance",
-                  "security", "encryption"],
+    "Reference": ["api", "reference", "numbers", "commands", "codecs", "errors", "configuration", "tuning",
+                  "performance", "security", "encryption"],
     "How it works": ["architecture", "transports"],
 }
 """By what a reader needs; all pages of docs/."""

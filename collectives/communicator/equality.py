@@ -45,14 +45,13 @@ class Equality:
         """
         return differing(cast("Communicator", self), x)
 
-
     def reproducible(self, call: str, dtype: Any, op: str = "sum", order: str = "any") -> str:
         """Where does this call give the same bits?  "run", "rank order" or "exact"; docs/numbers.md has the promises.
 
-        "run": on all ranks, and in each run of the same program on the same ranks.  "rank order": wherever ranks have
-        the same addends in the same order, whatever the algorithm, the transport and the length.  "exact": wherever the
-        addends are the same, whoever has them.  `call`: a collective; `dtype`: of NumPy or torch, or its name.  Nothing
-        is sent.
+        "run": on all ranks, and in each run of the same program on the same ranks.  "rank order": the same, and
+        operands are combined in the order of ranks; brackets depend on the algorithm and the length.  "exact":
+        wherever the addends are the same, whoever has them.  `call`: a collective; `dtype`: of NumPy or torch, or its
+        name.  Nothing is sent.
 
         >>> import hocket
         >>> comm = hocket.local_world(1).comms[0]

@@ -3,8 +3,11 @@
 Holds no arithmetic and no table; the only state is the level in use, chosen from the CPU at import.
 """
 
-from libc.stdint cimport uint64_t
+import numpy
+
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import from_numpy
@@ -19,6 +22,9 @@ cdef extern from "kernels/cpu/reduce.h" nogil:
     int hk_level_count()
     reduce_fn hk_find_reduce(const hk_level *level, int dtype, int op)
     apply_fn hk_find_apply(const hk_level *level, int dtype, int to)
+
+cdef enum:
+    PIECE = 61440               # HK_PIECE: memory bytes of one
 
 cdef const hk_level *_level = &hk_levels[hk_level_count() - 1]
 
@@ -171,6 +177,50 @@ def scale_array(out, x, factor):
     cdef double by = factor
     with nogil:
         function(target, source, count, by)
+
+
+def pack_array(x, codec):
+    """x in pieces of a codec that packs, each behind its length (u32), as a new uint8 array."""
+    cdef hk_codec c = find_codec(codec)
+    cdef size_t n = x.nbytes, at = 0, used = 0, taken = 0, length
+    out = numpy.empty(n + (n // PIECE + 1) * 32 + 16, numpy.uint8)
+    cdef unsigned char *to = <unsigned char *><size_t>_writable(out)
+    cdef const unsigned char *source = <const unsigned char *><size_t>_address(x)
+    if c.pack == NULL or not x.flags.c_contiguous or x.itemsize != codec.itemsize:
+        raise ArgumentError(f"{codec.name} packs C-contiguous arrays of {codec.itemsize} bytes an element")
+    with nogil:
+        while at < n:
+            length = c.pack(&c, to + used + 4, PIECE + 4096, source + at, n - at, &taken)
+            (<uint32_t *>(to + used))[0] = <uint32_t>length
+            used += 4 + length
+            at += taken
+    return out[:used].copy()
+
+
+def unpack_array(out, wire, codec):
+    """Fill `out` from what `pack_array` made of an array of its size.  Raises ArgumentError if `wire` is not that."""
+    cdef hk_codec c = find_codec(codec)
+    cdef size_t n = out.nbytes, end = wire.size, at = 0, done = 0, length = 0
+    cdef unsigned char *to = <unsigned char *><size_t>_writable(out)
+    cdef const unsigned char *source = <const unsigned char *><size_t>_address(wire)
+    cdef long made = 0
+    cdef unsigned char *room = <unsigned char *>malloc(PIECE)
+    if room == NULL:
+        raise MemoryError()
+    with nogil:
+        while done < n and end - at > 4:
+            length = (<const uint32_t *>(source + at))[0]
+            if length > end - at - 4:
+                break
+            made = c.unpack(&c, room, source + at + 4, length)
+            if made <= 0 or <size_t>made > n - done:
+                break
+            memcpy(to + done, room, made)
+            done += made
+            at += 4 + length
+        free(room)
+    if done < n or at < end:
+        raise ArgumentError(f"these {end} bytes are not {n} bytes that {codec.name} has packed")
 
 
 cdef const void **_sources(out, inputs) except NULL:
