@@ -14,6 +14,7 @@ import numpy as np
 
 from hocket.arguments import choices
 from hocket.errors import ArgumentError
+from hocket.training.layered import Layered
 from hocket.training.optimizers import SGD, Adagrad, Adam
 from hocket.training.optimizers import Optimizer as Inner
 
@@ -104,6 +105,9 @@ def optimizer(given: str | Optimizer | Inner | Callable[[Array, Array], object])
         return Stepped(given)
     if isinstance(given, str) and given in NAMES:
         return NAMES[given]()
+    if isinstance(given, Layered):
+        why = "needs to know where each parameter begins, and a table does not: give it to Sharded"
+        raise ArgumentError(f"optimizer={given!r} {why}; here take Adam, SGD or Adagrad")
     if callable(given):
         return Function(given)
     raise ArgumentError(f"optimizer={given!r} must be a name, an Optimizer or a function; {choices(given, [*NAMES])}")

@@ -11,7 +11,7 @@ import torch
 from hocket.codecs import CODECS
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
-from hocket.training import SGD, Adagrad, Adam, Client, Range, Rows, serve
+from hocket.training import SGD, Adagrad, Adam, Client, Lamb, Range, Rows, serve
 from hocket.training.server.shards.store import Change, Tables, What
 from hocket.training.server.tables import SHARES, Layout, shares
 from hocket.training.server.worker.encoding import Encoder, wire_codec
@@ -129,3 +129,9 @@ def part_by_part(comm: Communicator) -> None:
 
 def test_slices_come_as_they_are_complete_and_pushes_keep_to_a_window() -> None:
     spread(part_by_part, 3, "threads")
+
+
+def test_an_optimizer_of_whole_layers_is_none_of_a_table() -> None:
+    """Shards of a table begin anywhere."""
+    with pytest.raises(ArgumentError, match=r"Lamb.* needs to know where each parameter begins.* give it to Sharded"):
+        Range(8, optimizer=Lamb(0.01))
