@@ -254,7 +254,7 @@ class Story:
 
     def _generation(self) -> int:
         lines = [line for p in self.members() for line in self.said(p)]
-        return max(line["generation"] for line in lines if "generation" in line)
+        return max(int(line["generation"]) for line in lines if "generation" in line)
 
     def cut(self) -> None:
         """Where one part may go on, it does; then the cable is plugged in, or a little before."""
