@@ -31,7 +31,8 @@ OVERLAP = [
             [r"\| import \| \d+ ms \|\n\| init \| \d+ ms \|", r"(\| 2,000 calls of 8 B, [^$]*){4}", "slowest"],
         ),
     ],
-    ids=["circles", "copies", "healing", "starts", "reading", "awaited", "lanes", "overlap shm", "overlap tcp", "steady"],
+    ids=["circles", "copies", "healing", "starts", "reading", "awaited", "lanes", "overlap shm", "overlap tcp",
+         "steady"],
 )
 def test_a_question(words: list[str], found: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, timeout=100)
