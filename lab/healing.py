@@ -41,7 +41,7 @@ def main(sizes: Sequence[int] = SIZES) -> None:
 
 
 def _pair(kind: str) -> tuple[Any, ...]:
-    """Who sends, who receives, and what they need to live."""
+    """The sender, the receiver, and what they need to live."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         a = socket.create_connection(server.getsockname())
         b, _ = server.accept()
