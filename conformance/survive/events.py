@@ -243,6 +243,21 @@ class Story:
         time.sleep(self.dice.random() * NOTICED[0])
         self._plug(host)
 
+    def reset(self) -> None:
+        """Connections break, and both ends live: nobody is lost, and no step is done again."""
+        assert self.switch is not None
+        host = self.dice.randrange(len(self.switch.hosts))
+        before = self._generation()
+        self.note(f"resets host {host}'s connections")
+        self.switch.reset(host)
+        self.go_on(self.members(), "the steps behind a reset")
+        if self._generation() != before:
+            raise Wrong("\n".join(["connections that broke were a loss", *self.deed[-5:]]))
+
+    def _generation(self) -> int:
+        lines = [line for p in self.members() for line in self.said(p)]
+        return max(int(line["generation"]) for line in lines if "generation" in line)
+
     def cut(self) -> None:
         """Where one part may go on, it does; then the cable is plugged in, or a little before."""
         host = self._cut()
@@ -328,6 +343,7 @@ EVENTS: dict[str, tuple[Callable[[Story], None], str]] = {
     "stop": (Story.stop, ""),
     "stop and kill": (Story.stop_and_kill, ""),
     "short cut": (Story.short_cut, "hosts"),
+    "reset": (Story.reset, "hosts"),
     "cut": (Story.cut, "hosts"),
     "cut and kill": (Story.cut_and_kill, "hosts"),
     "stop in a sum": (Story.stop_in_a_sum, "crew"),

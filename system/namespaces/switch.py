@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Iterator
 
 from hocket.system.namespaces.hosts import CABLE, PREFIX, _remove, ip, shape
@@ -27,6 +28,11 @@ class Switch:
 
     def plug(self, host: int) -> None:
         self._set(host, "up")
+
+    def reset(self, host: int) -> None:
+        """Both ends of its TCP connections with other hosts hear that it is over, as from a firewall that forgot it."""
+        others = "state", "connected", "not", "dst", f"{NET}{host + 1}"
+        subprocess.run(["ip", "netns", "exec", self.hosts[host], "ss", "-K", *others], check=True, capture_output=True)
 
     def _set(self, host: int, how: str) -> None:
         ip("-n", self._own, "link", "set", f"p{host}", how)

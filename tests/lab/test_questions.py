@@ -19,6 +19,7 @@ OVERLAP = [
     [
         (["hocket.lab.memory.circles", "--bytes", "4K"], [r"\| 128 KiB \|", r"\| 32768 KiB \|"]),
         (["hocket.lab.memory.copies", "--bytes", "16K"], [r"\| 0 \|", r"\| 16 \|", r"\| 4095 \|"]),
+        (["hocket.lab.healing", "4096"], [r"\| 4096 \| [\d.]+, [\d.]+ \|.*\| 1.00, "]),
         (["hocket.lab.starting.cores", "--jobs", "1"], [r"\| jobs \|", r"\| 1 \|"]),
         ([*RUN, "hocket.lab.reading", "--end", "128K"], [r"\| 32 KiB \|", r"\| 128 KiB \|"]),
         ([*RUN, "hocket.lab.awaited"], [r"\| wait \|", r"\| await, 20 at once \|", r"\| torch future \|"]),
@@ -30,7 +31,8 @@ OVERLAP = [
             [r"\| import \| \d+ ms \|\n\| init \| \d+ ms \|", r"(\| 2,000 calls of 8 B, [^$]*){4}", "slowest"],
         ),
     ],
-    ids=["circles", "copies", "starts", "reading", "awaited", "lanes", "overlap shm", "overlap tcp", "steady"],
+    ids=["circles", "copies", "healing", "starts", "reading", "awaited", "lanes", "overlap shm", "overlap tcp",
+         "steady"],
 )
 def test_a_question(words: list[str], found: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, timeout=100)

@@ -122,6 +122,9 @@ class Mender:
         """A run has met the end of a connection that it needs."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._ear.fileno(), 4096)
+        self._scan()
+
+    def _scan(self) -> None:
         for key, streams in self._all():
             if streams.to_give:
                 self._begin(key, streams, self._mend)
@@ -174,6 +177,8 @@ class Mender:
             finally:
                 with self._lock:
                     self._busy.discard((key, work.__name__))
+                # It may have broken again before this line, and nobody else begins while somebody is busy.
+                self._me.reactor.later(LOOK if work == self._ask else 0.0, self._scan)
 
         threading.Thread(target=run, name="hocket-mend", daemon=True).start()
 
