@@ -140,7 +140,7 @@ def test_memory_of_a_closed_communicator_is_read_to_its_end() -> None:
     [
         ((np.ones(2), None), {}, "is not a reduction"),
         ((np.ones(2), "sum", np.float64(3)), {}, "out .*is a NumPy scalar, whose value cannot change"),
-        ((np.ones(2),), {"order": "rnk"}, "neither 'any' nor 'rank'"),
+        ((np.ones(2),), {"order": "rnk"}, "is not one of 'any', 'rank' and 'exact'"),
         ((np.ones(2),), {"timeout": 0}, "above 0"),
     ],
 )

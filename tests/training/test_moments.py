@@ -19,10 +19,11 @@ MOMENTS = {
     "crew/crew.py": {
         "_come", "_meet",  # the agreements
         "_group", "_fit", "_move", "_differ",  # among who has come to a boundary, or has just met anew
+        "_named",  # of all: each has been told that their states differ
     },
     "crew/loading.py": {"send", "_take"},  # two processes, a communicator of their own
     "outer/outer.py": {
-        "_launch", "_rows", "_average", "_finished", "_apart",  # among who is present
+        "_come", "_rows", "_average", "_apart",  # among who is present
         "_agree",  # of a plain communicator, whose members stay
     },
     "outer/noloco.py": {"sorted_by_rank"},  # as `_rows`
