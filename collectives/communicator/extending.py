@@ -109,8 +109,7 @@ class Extending:
 
     @property
     def config(self) -> Config:
-        """The settings of the environment and of `hocket.init`: HOCKET_TIMEOUT is `config.timeout`.  Do not change it.
-        """
+        """The settings of the environment and of `hocket.init`: HOCKET_TIMEOUT is `config.timeout`.  Only to read."""
         return self.world.config
 
     @property
