@@ -30,12 +30,13 @@ class Equality:
     """A part of `Communicator`."""
 
     @at_once
-    def check_equal(self, x: Any) -> dict[str, list[tuple[int, ...]]]:
+    def check_equal(self, x: Any, timeout: float | None = None) -> dict[str, list[tuple[int, ...]]]:
         """Do all ranks hold the same bits?  What differs, with the ranks that hold the same; {}: nothing does.
 
         `x`: an array, or lists, tuples and dicts of arrays and numbers, of any structure.  Compared are dtypes, shapes
         and digests of the bytes (XXH64, 64 bits: against accidents, not against intent); 0.0 and -0.0 differ, and a NaN
-        is equal to itself.  All ranks call it.  Cost: one pass over x, and two allgathers of its names.
+        is equal to itself.  All ranks call it; `timeout`: seconds.  Cost: one pass over x, and two allgathers of its
+        names.
 
         >>> import hocket, numpy as np
         >>> def compared(comm):
@@ -43,7 +44,7 @@ class Equality:
         >>> hocket.local_world(3).run(compared)[0]
         {"x['b']": [(0, 1), (2,)]}
         """
-        return differing(cast("Communicator", self), x)
+        return differing(cast("Communicator", self), x, timeout)
 
     def reproducible(self, call: str, dtype: Any, op: str = "sum", order: str = "any") -> str:
         """Where does this call give the same bits?  "run", "rank order" or "exact"; docs/numbers.md has the promises.
@@ -73,10 +74,11 @@ class Equality:
         return promised(call, row, name, order)
 
 
-def differing(comm: Communicator, tree: Any) -> dict[str, Groups]:
+def differing(comm: Communicator, tree: Any, timeout: float | None = None) -> dict[str, Groups]:
     """`check_equal` of the communicator."""
     named = zip(*leaves_of(tree), strict=True)
-    rows = comm.share({name: _digest(array, name) for name, array in named}, "check_equal()")
+    digests = {name: _digest(array, name) for name, array in named}
+    rows = comm.share(digests, "check_equal()", timeout=timeout)
     names = dict.fromkeys(name for row in rows for name in row)
     by_name = {name: _groups([row.get(name) for row in rows]) for name in names}
     return {name: groups for name, groups in by_name.items() if len(groups) > 1}

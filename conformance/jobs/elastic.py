@@ -73,7 +73,7 @@ class ElasticTrial(Trial):
         return self.add(HOCKET_JOIN=f"folder:{self.directory}/lobby", **{KIND: kind})
 
     def order(self, process: int, moment: str, delay: float, number: int) -> None:
-        """This process is to send itself a signal, so long after it has come to a moment (survive/rank.py)."""
+        """This process is to send itself a signal, so long after it has come to a moment (survive/life.py)."""
         path = self._path(f"order{process}")
         with open(f"{path}~", "w") as file:
             file.write(f"{moment} {delay} {number}")

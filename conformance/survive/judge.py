@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hocket.conformance.survive.rank import EACH, part
+from hocket.conformance.survive.life import EACH, part
 
 Lines = Mapping[int, list[dict[str, Any]]]
 """By process."""

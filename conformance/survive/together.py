@@ -1,4 +1,4 @@
-"""A member of a crew: rank.py's life by `hocket.training.Crew`, which agrees on who is late, and finds the one state.
+"""A member of a crew: life.py's life by `hocket.training.Crew`, which agrees on who is late, and finds the one state.
 
 A wrong newcomer has another setting than the members, a slow one loads for long after they have let it in.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import hocket
 from hocket.conformance.jobs.elastic import KIND
 from hocket.conformance.jobs.trial import say
-from hocket.conformance.survive.rank import EACH, ME, Fenced, Life, part
+from hocket.conformance.survive.life import EACH, ME, Fenced, Life, part
 from hocket.training.crew.crew import Crew
 from hocket.training.crew.machine import NOWHERE, Change, Says
 from hocket.training.outer.members import Again
@@ -28,6 +28,8 @@ class Refused(Exception):
 
 
 class Together(Life):
+    """A state as `Replica` has it, and its rounds."""
+
     crew: Crew
 
     # --- what a crew asks of a state

@@ -42,8 +42,10 @@ DIAL = 1.0
 """Seconds for one attempt to reach a member."""
 AGAIN = (0.02, 0.5)
 """Seconds between two attempts, at first and at most."""
-PROOF = 0.5, 0.3
-"""Seconds in which a kernel may prove that a process is dead whose connection has ended: this host's, another's."""
+PROOF = 2.0, 0.3
+"""Seconds in which a kernel may prove that a process is dead whose connection has ended: this host's, another's.
+
+This host's proves it at once, but where all cores are busy not within half a second."""
 OTHER_WAY = 1.0, 2.0
 """Seconds after which the lower rank dials, at random: two that dial each other at once close both connections."""
 COMES = 3.0

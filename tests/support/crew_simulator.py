@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hocket.errors import PeerLostError, TimeoutError
+from support.lines import Broken
 
 GRACE, WORK, CALL, LIMIT, HURRY, NEWCOMERS = 1, 2, 3, 4, 1, 2
 """Seconds: of the crew; of a round's work; of a sum; the crew's `timeout`; of `come` and `renew`."""
@@ -29,10 +30,6 @@ COST = {"late": LIMIT, "stop": LIMIT, "long": 2 * LIMIT, "stopped long": 2 * LIM
         "loads long": GRACE}  # fmt: skip
 """Seconds that each may cost a healthy member in one call, beside a round that others end: the rest cost none."""
 FOR = {"late": LATE, "long": LONG, "stop": LATE, "stopped long": LONG, "stopped": NEVER}
-
-
-class Broken(AssertionError):
-    """A law does not hold."""
 
 
 class Call:

@@ -12,11 +12,9 @@ import random
 from collections import deque
 from typing import Any
 
+from support.lines import Broken
+
 BOGUS = "another generation's"
-
-
-class Broken(AssertionError):
-    """A law does not hold."""
 
 
 class Simulation:

@@ -6,7 +6,8 @@ import random
 from typing import Any, NamedTuple
 
 from support import crew_simulator as crew
-from support.crew_simulator import LIMIT, WORK, Broken, Call, Person
+from support.crew_simulator import LIMIT, WORK, Call, Person
+from support.lines import Broken
 
 STEPS, STEP = 4, 1
 """Steps that a program makes before it finishes; seconds of one: a round is shorter than the limit."""
@@ -26,15 +27,16 @@ class World(crew.World):
         self, code: Any, loops: Any, size: int, faults: int, paces: list[int], delay: int, fragments: int
     ) -> None:
         self.loops, self.paces, self.delay, self.fragments = loops, paces, delay, fragments
+        self.minds, self.landing = dict[int, Any](), dict[int, Flight]()
+        """Each one's loop, and the round whose end it waits for."""
         super().__init__(code, size, faults)
         self.finishing: set[int] = set()
 
     def _loop(self, who: Person) -> Any:
-        if not hasattr(who, "loop"):
+        if who.uid not in self.minds:
             every = self.paces[who.uid % len(self.paces)]
-            weighted = len(self.paces) > 1
-            who.loop = self.loops.Loop(self.fragments, every, self.delay, "steps", weighted)  # type: ignore[attr-defined]
-        return who.loop  # type: ignore[attr-defined]
+            self.minds[who.uid] = self.loops.Loop(self.fragments, every, self.delay, "steps", len(self.paces) > 1)
+        return self.minds[who.uid]
 
     # --- programs
 
@@ -67,7 +69,8 @@ class World(crew.World):
             self._enter(who, who.here, f"sum {act.number}", None)
             self._goes(who, loops.Begun(Flight(act.number, act.due, act.at, who.call)))
         else:
-            who.phase, who.waits, who.call = "sum", "sum", loop._flight.call
+            self.landing[who.uid] = act.flight
+            who.phase, who.waits, who.call = "sum", "sum", act.flight.call
 
     def _over(self, who: Person, result: Any) -> None:
         words = who.machine.words
@@ -81,12 +84,11 @@ class World(crew.World):
         self._goes(who, self.loops.Lost())
 
     def _summed(self, who: Person, event: Any) -> None:
-        loop = self._loop(who)
-        flight, loop._flight = loop._flight, None
         if isinstance(event, self.code.Lost):
             super()._summed(who, event)
             return
         who.x += (tuple(sorted(event)),)
+        flight = self.landing[who.uid]
         who.position = flight.number
         self._goes(who, self.loops.Landed(flight))
 

@@ -14,7 +14,8 @@ from typing import Any
 from hocket.errors import Error
 from hocket.training.server.views import HEAD, WHOLE, Says
 from support import crew_simulator as crew
-from support.crew_simulator import LIMIT, NEWCOMERS, Broken, Call, Generation, Person
+from support.crew_simulator import LIMIT, NEWCOMERS, Call, Generation, Person
+from support.lines import Broken
 
 FAULTS = ("kill", "stop", "stopped long", "stopped", "leave", "new", "wrong", "loads long")
 RENEW = LIMIT * 3 // 2

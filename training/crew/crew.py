@@ -134,19 +134,22 @@ class Crew:
         holds the state).
         """
         self._state = state
-        if self._verify and state.position % self._verify == 0:
-            self._machine.compares()
+        compares = self._verify > 0 and state.position % self._verify == 0
+        comes = of.Comes(BOUNDARY, state.position, getattr(state, "patient", False), compares)
         try:
-            change: Change | None = self._done(of.Comes(BOUNDARY, state.position, getattr(state, "patient", False)))
+            change: Change | None = self._done(comes)
         except MismatchError as error:
             raise self._named(error) from None
         return change
 
     def _named(self, error: MismatchError) -> MismatchError:
-        """With the names of the arrays that differ, if all members have this error."""
+        """With the names of the arrays that differ, if all members have this error, and live on."""
         if not self._verify or not error.calls or self.left_out:
             return error
-        found = self.comm.check_equal(self._state.arrays())
+        try:
+            found = self.comm.check_equal(self._state.arrays(), timeout=self._timeout / PART)
+        except (PeerLostError, TimeoutError):
+            return error
         parts = ", ".join(f"{name} on ranks {groups}" for name, groups in list(found.items())[:5])
         return MismatchError(f"{error}: {parts}", error.calls)
 

@@ -67,6 +67,8 @@ class Comes(NamedTuple):
     moment: int
     position: int
     patient: bool = False
+    compares: bool = False
+    """Are the digests to be said, as at the first moment of a generation?"""
 
 
 class Breaks(NamedTuple):
@@ -212,12 +214,9 @@ class Machine:
 
     # --- what its program asks
 
-    def compares(self) -> None:
-        """The digests are said at the next moment, as at a generation's first."""
-        self._checked = False
-
     def _comes(self, event: Comes) -> list[Any]:
         self._asked, self._why = event, None
+        self._checked &= not event.compares
         return self._come()
 
     def _breaks(self, event: Breaks) -> list[Any]:
@@ -227,7 +226,7 @@ class Machine:
     # --- who has come
 
     def _come(self) -> list[Any]:
-        self.state, (moment, _, patient) = COMES, self._asked
+        self.state, (moment, _, patient, _) = COMES, self._asked
         compared = self.whole and not self._checked
         return [Come(Says(moment, self._position), compared, () if patient else self.left_out, patient)]
 

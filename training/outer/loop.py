@@ -5,7 +5,7 @@
     Meet, then Come      a round begins: `every` steps after its fragment's last; at once where members finish
     Rest                 nothing is due: the program goes on.  Where members finish: nobody has trained any more
 
-A loss, which is told when the round is to land, drops it, and what is due is due again.
+A loss drops the round that was to land.  What is due is due again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Begin(NamedTuple):
 
 
 class Land(NamedTuple):
-    pass
+    """Its end is `Landed`; where it is lost, the round is dropped."""
+
+    flight: Any
 
 
 class Rest(NamedTuple):
@@ -146,9 +148,12 @@ class Loop:
         self._ends = self.patient = True
         return self._what_is_due()
 
-    def _what_is_due(self, event: Lost = Lost()) -> Any:  # noqa: B008 - it is immutable
-        if self._flight is not None:
-            return Land() if self._ends or self.now >= self._flight.due + self.delay else self.rest()
+    def _what_is_due(self) -> Any:
+        if (flight := self._flight) is not None:
+            if not self._ends and self.now < flight.due + self.delay:
+                return self.rest()
+            self._flight = None
+            return Land(flight)
         if self._begun and self.now < self._next and not self._ends:
             return self.rest()
         if not self._met:
@@ -186,10 +191,13 @@ class Loop:
         return self._what_is_due()
 
     def _lands(self, event: Landed) -> Any:
-        self._flight, flight = None, event.flight
-        which, self.rounds = self._fragment, flight.number
+        flight, which = event.flight, self._fragment
+        self.rounds = flight.number
         self._extra += self.now < flight.due
         self._since[which], self._steps_at[which] = flight.at
+        return self._what_is_due()
+
+    def _loses(self, event: Lost) -> Any:
         return self._what_is_due()
 
     # --- the state, as it moves between ranks
@@ -210,6 +218,6 @@ class Loop:
 
 TABLE: dict[type, Callable[[Loop, Any], Any]] = {
     Step: Loop._steps, Finish: Loop._finishes, Met: Loop._meets, Here: Loop._is_here, Begun: Loop._begins,
-    Landed: Loop._lands, Lost: Loop._what_is_due,
+    Landed: Loop._lands, Lost: Loop._loses,
 }  # fmt: skip
 """By event.  An error is no event: it is raised, and the program may go on."""

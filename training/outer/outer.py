@@ -170,7 +170,7 @@ class Outer(loop.Loop):
 
     def _land(self, act: loop.Land) -> loop.Landed:
         """The end of a round: phi and theta change."""
-        flight, self._flight = self._flight, None
+        flight = act.flight
         if flight.ended is not None:
             flight.ended.result()
         names, phi = flight.fragment.names, self.phi[flight.fragment.span]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +23,7 @@ from hocket.control.protocol.words import (
     Refuse,
     Send,
 )
-from support import decree_simulator
-
-SOURCE = Path(decree.__file__).read_text()
+from support import decree_simulator, lines
 
 
 def carried(decrees: dict[int, Decree], *events: tuple[int, Any]) -> None:
@@ -143,31 +138,26 @@ def test_no_ballot_is_used_twice() -> None:
 
 def test_no_schedule_breaks_a_law() -> None:
     """Seeds that break a law where a line is missing are among them."""
-    for seed in {*range(2000), *(seed for *_, seed in LINES.values())}:
-        run(decree, seed)
+    lines.must_hold(run, {*range(2000), *(seed for *_, seed in LINES.values())})
 
 
 def test_who_stops_leading_says_so_to_the_leader() -> None:
     """Its own ballot had overtaken the leader's, who waited for ever; one schedule in a million."""
-    run(decree, 1_441_122)
+    lines.must_hold(run, [1_441_122])
 
 
 @pytest.mark.more
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(100))
 def test_a_million_schedules(part: int) -> None:
-    for seed in range(1_000_000 + part * 10_000, 1_000_000 + (part + 1) * 10_000):
-        run(decree, seed)
+    lines.must_hold(run, range(1_000_000 + part * 10_000, 1_000_000 + (part + 1) * 10_000))
 
 
-def run(code: Any, seed: int) -> None:
-    try:
-        decree_simulator.simulate(code, seed)
-    except decree_simulator.Broken as why:
-        raise AssertionError(f"seed {seed}: {why}") from None
+def run(seed: int) -> None:
+    decree_simulator.simulate(decree, seed)
 
 
-LINES: dict[str, tuple[str, str, str | tuple[str, ...], int]] = {
+LINES: dict[str, lines.Row] = {
     "the component": ("return not silent or 2 * len(part) > n or", "return True or", "Agreement", 6),
     "more than half of those not proven dead": (
         "2 * len(part) > n or", "len(part) > len(silent) or", "Agreement", 16009),
@@ -201,23 +191,11 @@ LINES: dict[str, tuple[str, str, str | tuple[str, ...], int]] = {
     "the order": ("Made(tuple(members)", "Made(tuple(members[::-1])", "Order", 0),
     "fencing": ("if generation not in (None, self.generation):", "if False:", ("Agreement", "Fencing"), 2),
 }  # fmt: skip
-"""A line, another in its place, the law that breaks then, and a seed that shows it (for changed code maybe a later)."""
 
 
 @pytest.mark.parametrize("what", LINES)
 def test_a_law_breaks_without_its_line(what: str) -> None:
-    line, instead, law, seed = LINES[what]
-    assert SOURCE.count(line) == 1
-    code = types.ModuleType("hocket_decree_without_a_line")
-    sys.modules[code.__name__] = code  # dataclasses look there
-    exec(compile(SOURCE.replace(line, instead), code.__name__, "exec"), code.__dict__)
-    for each in range(seed, seed + 5000):
-        try:
-            decree_simulator.simulate(code, each)
-        except decree_simulator.Broken as why:
-            assert str(why).startswith(law), f"another law broke: {why}"
-            return
-    raise AssertionError(f"without {what!r} no law breaks")
+    lines.must_break(decree, LINES[what], decree_simulator.simulate)
 
 
 def test_who_has_called_and_is_not_asked_yet_is_not_missing() -> None:

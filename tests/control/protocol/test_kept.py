@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hocket.control.protocol import kept
+from support import lines
 
-SOURCE = Path(kept.__file__).read_text()
 ALL, CUTS = 3, 3
 State = tuple[Any, ...]
 
 
-class Broken(Exception):
-    """A law is broken."""
-
-
 def must(kept_it: bool, what: str) -> None:
     if not kept_it:
-        raise Broken(what)
+        raise lines.Broken(what)
 
 
 class World:
@@ -86,7 +80,7 @@ class World:
             try:
                 again = w.ends[end].has(number)
             except ValueError:
-                raise Broken("what the other end has is refused") from None
+                raise lines.Broken("what the other end has is refused") from None
             w.way[1 - end] += [("message", each) for each in again]
             return w
         must(number == w.heard[end], "a message comes twice, or out of its place")
@@ -115,14 +109,8 @@ def walk(code: Any) -> int:
     return len(seen)
 
 
-def code(source: str) -> Any:
-    made = types.ModuleType("hocket_kept_without_a_line")
-    exec(compile(source.replace("OFTEN = 16", "OFTEN = 2"), made.__name__, "exec"), made.__dict__)
-    return made
-
-
 def test_no_order_breaks_a_law() -> None:
-    assert walk(code(SOURCE)) > 1000
+    assert walk(lines.without(kept, OFTEN=2)) > 1000
 
 
 LINES = {
@@ -141,9 +129,8 @@ LINES = {
 @pytest.mark.parametrize("what", LINES)
 def test_a_law_breaks_without_its_line(what: str) -> None:
     line, instead = LINES[what]
-    assert SOURCE.count(line) == 1
-    with pytest.raises(Broken):
-        walk(code(SOURCE.replace(line, instead)))
+    with pytest.raises(lines.Broken):
+        walk(lines.without(kept, line, instead, OFTEN=2))
 
 
 def test_an_end_that_says_nothing_or_nonsense() -> None:

@@ -3,24 +3,15 @@ line."""
 
 from __future__ import annotations
 
-import sys
-import types
-from pathlib import Path
-
 import pytest
 
 from hocket.errors import PeerLostError
 from hocket.training.crew import machine
-from support import crew_simulator
-
-SOURCE = Path(machine.__file__).read_text()
+from support import crew_simulator, lines
 
 
 def run(seed: int) -> None:
-    try:
-        crew_simulator.simulate(machine, seed)
-    except crew_simulator.Broken as why:
-        raise AssertionError(f"seed {seed}: {why}") from None
+    crew_simulator.simulate(machine, seed)
 
 
 @pytest.mark.timeout(300)
@@ -31,16 +22,14 @@ def test_no_order_of_two_members_and_one_fault_breaks_a_law() -> None:
 @pytest.mark.timeout(300)
 def test_no_schedule_breaks_a_law() -> None:
     """Seeds that break a law where a line is missing are among them."""
-    for seed in {*range(5000), *(seed for *_, seed in LINES.values())}:
-        run(seed)
+    lines.must_hold(run, {*range(5000), *(seed for *_, seed in LINES.values())})
 
 
 @pytest.mark.more
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(100))
 def test_a_million_schedules(part: int) -> None:
-    for seed in range(1_000_000 + part * 10_000, 1_000_000 + (part + 1) * 10_000):
-        run(seed)
+    lines.must_hold(run, range(1_000_000 + part * 10_000, 1_000_000 + (part + 1) * 10_000))
 
 
 def test_the_last_whole_state_is_not_given_up_before_another_has_come() -> None:
@@ -59,7 +48,7 @@ def test_the_last_whole_state_is_not_given_up_before_another_has_come() -> None:
         assert ("nobody is left who holds the state" in str(error)) is new and isinstance(error, PeerLostError) is new
 
 
-LINES: dict[str, tuple[str, str, str, int]] = {
+LINES: dict[str, lines.Row] = {
     "who is gone is met without": ("if gone := sorted", "if False and sorted", "Ending", 103),
     "more than half": ("if 2 * len(ranks) > size), ())", "if ranks), ())", "Equal bits", 12),
     "present is of one position": ("each.position if each.moment == PRESENT else NOWHERE", "NOWHERE", "Matching", 5),
@@ -89,20 +78,8 @@ LINES: dict[str, tuple[str, str, str, int]] = {
                                     "        return self._end(Over(ranks))\n\n    # --- who goes on", "", 0),
     "a meeting that fails is no loss": ("if self.state != MEETS:", "if True:", "Ending", 0),
 }  # fmt: skip
-"""A line, another in its place, the law that breaks then ("": several), and a seed that shows it, tried first."""
 
 
 @pytest.mark.parametrize("what", LINES)
 def test_a_law_breaks_without_its_line(what: str) -> None:
-    line, instead, law, seed = LINES[what]
-    assert SOURCE.count(line) == 1
-    code = types.ModuleType("hocket_crew_without_a_line")
-    sys.modules[code.__name__] = code
-    exec(compile(SOURCE.replace(line, instead), code.__name__, "exec"), code.__dict__)
-    for each in (seed, *range(3000)):
-        try:
-            crew_simulator.simulate(code, each)
-        except crew_simulator.Broken as why:
-            assert str(why).startswith(law), f"another law broke: {why}"
-            return
-    raise AssertionError(f"without {what!r} no law breaks")
+    lines.must_break(machine, LINES[what], crew_simulator.simulate)
