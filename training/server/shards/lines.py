@@ -32,10 +32,9 @@ class Lines:
         self._columns = {"values": table.width}
         self._columns |= {slot: 1 if one else table.width for slot, one in self.optimizer.slots.items()}
         self._ends = np.cumsum([0, *self._columns.values()])
-        nbytes = int(self._ends[-1]) * np.dtype(table.dtype).itemsize
-        self._most = None if table.room is None else table.room // nbytes
+        self._most = None if table.room is None else table.room // table.line
         """Rows in memory, at most."""
-        self._cold = None if self._most is None else Cold(folder, nbytes)
+        self._cold = None if self._most is None else Cold(folder, table.line)
         self.clear()
 
     def clear(self) -> None:
@@ -99,12 +98,10 @@ class Lines:
             summed = np.empty_like(rows)
             summed[where] = rows
         spots = self._placed(once)
-        held = self._held[spots]
-        part, *slots = (np.ascontiguousarray(held[:, first:end]) for first, end in self._cuts())
-        self.optimizer.apply(part, summed, dict(zip(self.optimizer.slots, slots, strict=True)))
-        for (first, end), each in zip(self._cuts(), [part, *slots], strict=True):
-            held[:, first:end] = each
-        self._held[spots] = held
+        columns = [self._held[spots, first:end] for first, end in self._cuts()]
+        self.optimizer.apply(columns[0], summed, dict(zip(self.optimizer.slots, columns[1:], strict=True)))
+        for (first, end), each in zip(self._cuts(), columns, strict=True):
+            self._held[spots, first:end] = each
 
     def read(self, keys: Array) -> Array:
         rows = np.empty((keys.size, self.table.width), self.table.dtype)
