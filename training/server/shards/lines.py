@@ -104,12 +104,13 @@ class Lines:
             self._held[spots, first:end] = each
 
     def read(self, keys: Array) -> Array:
-        rows = np.empty((keys.size, self.table.width), self.table.dtype)
         places = self.index.find(keys)
         there = places >= 0
-        if not there.all():
-            rows[~there] = self.table.began(keys[~there])
-        rows[there] = self._lines(places[there])[:, : self.table.width]
+        if there.all():
+            return self._lines(places, self.table.width)
+        rows = np.empty((keys.size, self.table.width), self.table.dtype)
+        rows[~there] = self.table.began(keys[~there])
+        rows[there] = self._lines(places[there], self.table.width)
         return rows
 
     def _placed(self, keys: Array) -> Array:
@@ -132,10 +133,10 @@ class Lines:
 
     # --- where rows are
 
-    def _lines(self, places: Array) -> Array:
-        """These rows with what the optimizer keeps; those in the file stay there."""
+    def _lines(self, places: Array, width: int | None = None) -> Array:
+        """These rows, up to a column (None: with what the optimizer keeps); those in the file stay there."""
         if self._cold is None:
-            return self._held[places]
+            return self._held[places, :width]
         spots = self._spots[places]
         lines = np.empty((places.size, self._held.shape[1]), self._held.dtype)
         warm = spots >= 0
@@ -143,7 +144,7 @@ class Lines:
         if not warm.all():
             order = np.argsort(places[~warm])
             lines[np.flatnonzero(~warm)[order]] = self._cold.read(places[~warm][order]).view(self._held.dtype)
-        return lines
+        return lines[:, :width]
 
     def _spotted(self, places: Array, more: int) -> Array:
         """The spots of these rows, which come into memory if they are not there; `more` are free beside them."""
@@ -207,6 +208,7 @@ class Lines:
 
     # --- items
 
+    @property
     def chunks(self) -> range:
         """Numbers of its items."""
         return range(max(1, -(-len(self.index) // CHUNK)))
