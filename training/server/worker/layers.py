@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.arguments import kind
-from hocket.errors import ArgumentError
 from hocket.training.server.optimizers import Array
-from hocket.training.server.tables import Range
 from hocket.training.server.worker.client import Client
 from hocket.training.server.worker.handles import Handle
+from hocket.training.server.worker.ways import Way
 
 AHEAD = 8
 """Slices of a shard that are pushed and not acknowledged, and that are asked for and not answered, at most: an
@@ -34,6 +32,7 @@ class Waits(NamedTuple):
     place: int
     turn: int
     name: str
+    way: Way
     start: Callable[..., None]
 
 
@@ -68,9 +67,7 @@ class Layers:
         self._places = {name: place for place, name in enumerate(rooms)}
         most = 0
         for name in rooms:
-            table = client.table(name)
-            if not isinstance(table, Range):
-                raise ArgumentError(f"{client.who}: a layer must be a Range; table {name!r} is {kind(table)}")
+            table = client.range_of(name, "a layer must be")
             slices = (end - begin for begin, end in table.parts(len(client.ways)))
             most = max([most, *(count * np.dtype(table.dtype).itemsize for count in slices)])
         self._window = AHEAD * most
@@ -105,17 +102,13 @@ class Layers:
             self._wake()
 
     def wait(self, name: str) -> Array:
-        """The values that were asked for."""
+        """The values that were asked for, in the room that was given for them."""
         with self._changed:
             self._changed.wait_for(lambda: not self._left[name] or self._why is not None)
             self._fails()
             handles, self._handles[name] = self._handles[name], []
         for handle in handles:
             handle.wait()
-        return self._rooms[name]
-
-    def room(self, name: str) -> Array:
-        """The array for what is pulled."""
         return self._rooms[name]
 
     def flush(self) -> None:
@@ -137,11 +130,11 @@ class Layers:
         clock = self._client.clock + 1
         pulled, pulls = self._client.begin_pull(name, None, self._rooms[name], alone=True, clock=clock)
         with self._changed:
-            self._handles[name] = [*([] if pushed is None else [pushed]), pulled]
-            self._left[name] = len(pulls)
-            for i, pull in enumerate(pulls):
+            self._handles[name] += [pulled] if pushed is None else [pushed, pulled]  # those of a step without a `wait`
+            self._left[name] += len(pulls)
+            for i, (way, pull) in enumerate(pulls):
                 self._turn += 1
-                waits = Waits(self._places[name] if self._first else 0, self._turn, name, pull)
+                waits = Waits(self._places[name] if self._first else 0, self._turn, name, way, pull)
                 if pushes:
                     heappush(self._pushes, waits._replace(start=self._behind(pushes[i], waits)))
                 else:
@@ -169,7 +162,7 @@ class Layers:
                 if not self._changed.wait_for(lambda: self._pushes or self._pulls or self._ending, LINGER):
                     self._thread = None
                     return
-                pull = bool(self._pulls) and (self._client.may_pull(self._pulls[0].name, AHEAD) or not self._due())
+                pull = bool(self._pulls) and (self._pulls[0].way.may_pull(AHEAD) or not self._due())
                 one = heappop(self._pulls) if pull else heappop(self._pushes) if self._pushes else None
             try:
                 if one is not None:
