@@ -41,10 +41,11 @@ class Layers:
 
     In each step, for each name: `ready(name, gradient)` pushes, slice by slice, and pulls each slice at the next clock;
     `fetch(name)` pulls alone.  `end()`, in the place of `client.tick()`, ends the worker's clock when all pushes have
-    gone out.  `wait(name)` until the values are in their room.  None of them but `wait` waits, and `ready` for the
-    end of the step before.  A gradient must not change before its `wait`.
+    gone out.  `wait(name)` returns when the values are in their room, which it gives.  The others return at once, but
+    in the next step `ready` and `fetch` wait until the clock has ended.  A gradient must not change before its `wait`.
 
-    `first=False`: first come, first served.  A thread sends.  Raises what `push` and `pull` do, in `wait` and `end`.
+    `first=False`: first come, first served.  A thread sends.  Each call raises what went wrong before: as `push` and
+    `pull` do.  Cost: as these; of a shard at most 8 slices are pushed and not acknowledged, and 8 asked for.
 
     >>> import hocket, numpy as np
     >>> from hocket.training import SGD, Client, Layers, Range, serve
