@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import Any
+
 import numpy as np
 
 import hocket
-from hocket.training import Client, Layers, Range, serve
+from hocket.training import SGD, Client, Layers, Range, serve
 from support.worlds import same, spread
 
 
@@ -49,3 +53,26 @@ def runs_ahead(comm: hocket.Communicator) -> None:
 
 def test_a_layer_may_be_given_again_before_it_is_waited_for() -> None:
     spread(runs_ahead, 2, "threads")
+
+
+def ends_by_itself(comm: hocket.Communicator) -> None:
+    """The client's own tick() waits for a slice that has begun to go out."""
+    tables = {"w": Range(3, optimizer=SGD(1.0), mean=True)}
+    with serve(comm, tables, on=[0], works=True) as server, Client(server) as client:
+        layers, begun, start = Layers(client, {"w": np.zeros(3, np.float32)}), threading.Event(), client._start_push
+
+        def slow(*words: Any) -> None:
+            begun.set()
+            time.sleep(0.1)
+            start(*words)
+
+        client._start_push = slow  # type: ignore[method-assign]
+        layers.ready("w", np.ones(3))
+        assert begun.wait(10)
+        client.tick()
+        same(client.pull("w"), np.full(3, -1, np.float32), "pushed in this clock")
+        layers.wait("w")
+
+
+def test_a_clock_does_not_overtake_a_push() -> None:
+    spread(ends_by_itself, 1, "threads")

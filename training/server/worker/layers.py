@@ -78,7 +78,7 @@ class Layers:
         self._left = dict.fromkeys(rooms, 0)
         """Slices that have not been asked for."""
         self._handles: dict[str, list[Handle]] = {name: [] for name in rooms}
-        self._turn, self._ending = 0, False
+        self._turn, self._ending, self._pushing = 0, False, False
         self._thread: threading.Thread | None = None
         self._why: BaseException | None = None
         client.gathering.add(self)
@@ -113,10 +113,10 @@ class Layers:
         return self._rooms[name]
 
     def flush(self) -> None:
-        """Wait until all that waits has gone out: the client ends its clock by itself, or leaves."""
+        """Wait until all pushes have gone out: the client ends its clock by itself, or leaves."""
         if threading.current_thread() is not self._thread:
             with self._changed:
-                self._changed.wait_for(lambda: not self._pushes or self._why is not None)
+                self._changed.wait_for(lambda: not (self._due() or self._pushing) or self._why is not None)
 
     def _steady(self) -> None:
         with self._changed:
@@ -165,6 +165,7 @@ class Layers:
                     return
                 pull = bool(self._pulls) and (self._pulls[0].way.may_pull(AHEAD) or not self._due())
                 one = heappop(self._pulls) if pull else heappop(self._pushes) if self._pushes else None
+                self._pushing = not pull
             try:
                 if one is not None:
                     one.start()
@@ -176,11 +177,13 @@ class Layers:
                     self._changed.notify_all()
                 return
             with self._changed:
+                self._pushing = False
                 if one is None:
                     self._ending = False
                 elif pull:
                     self._left[one.name] -= 1
-                self._changed.notify_all()
+                if one is None or not (self._left[one.name] if pull else self._pushes):  # else nobody waits for it
+                    self._changed.notify_all()
 
     def _due(self) -> bool:
         """Is there what no other worker has to be waited for?  Pulls may, so they leave it half of the room."""
