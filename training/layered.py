@@ -1,6 +1,6 @@
 """LARS and LAMB: optimizers for large batches, whose rate in each layer depends on norms of that layer.
 
-So they need to know where each parameter begins, which `Sharded` tells them (`Layers`).  Norms are exact (norm.py): a
+So they need to know where each parameter begins, which `Sharded` tells them (`Pieces`).  Norms are exact (norm.py): a
 model that is cut among ranks has the bits of one that is not.
 """
 
@@ -17,7 +17,7 @@ from hocket.training.flat import Array
 from hocket.training.optimizers import chunks, least, positive, share
 
 
-class Layers(Protocol):
+class Pieces(Protocol):
     """The parameters of which a vector has all, or a part."""
 
     names: Sequence[str]
@@ -30,7 +30,7 @@ class Layers(Protocol):
 
 
 class Layered:
-    """An optimizer whose `apply` takes `layers`, too."""
+    """An optimizer whose `apply` takes `pieces`, too."""
 
     lr: float
     vectors: bool
@@ -38,14 +38,14 @@ class Layered:
     slots: tuple[str, ...]
 
     def apply(
-        self, x: Array, gradient: Array, slots: dict[str, Array], step: int, layers: Layers | None = None
+        self, x: Array, gradient: Array, slots: dict[str, Array], step: int, pieces: Pieces | None = None
     ) -> None:
         """Change `x` and the slots in place.  `gradient` is overwritten."""
-        if layers is None:
+        if pieces is None:
             self._refuse()
-        self._step(x, gradient, slots, step, layers)
+        self._step(x, gradient, slots, step, pieces)
 
-    def _step(self, x: Array, gradient: Array, slots: dict[str, Array], step: int, layers: Layers) -> None:
+    def _step(self, x: Array, gradient: Array, slots: dict[str, Array], step: int, pieces: Pieces) -> None:
         raise NotImplementedError
 
     def _refuse(self) -> NoReturn:
@@ -78,10 +78,10 @@ class Lars(Layered):
             f"vectors={self.vectors})"
         )
 
-    def _step(self, x: Array, gradient: Array, slots: dict[str, Array], step: int, layers: Layers) -> None:
+    def _step(self, x: Array, gradient: Array, slots: dict[str, Array], step: int, pieces: Pieces) -> None:
         kind = x.dtype.type
-        of_x, of_g = layers.norms(x, gradient)
-        for name, where, thin in layers.places:
+        of_x, of_g = pieces.norms(x, gradient)
+        for name, where, thin in pieces.places:
             plain = thin and not self.vectors
             decay, trust = 0.0 if plain else self.decay, 1.0
             if not plain and of_x[name] > 0 and of_g[name] > 0:
@@ -118,10 +118,10 @@ class Lamb(Layered):
             f"Lamb(lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, decay={self.decay:g}, vectors={self.vectors})"
         )
 
-    def _step(self, x: Array, gradient: Array, slots: dict[str, Array], step: int, layers: Layers) -> None:
+    def _step(self, x: Array, gradient: Array, slots: dict[str, Array], step: int, pieces: Pieces) -> None:
         kind, (b1, b2) = x.dtype.type, self.betas
         one, root = kind(1 / (1 - b1**step)), kind(math.sqrt(1 - b2**step))
-        for _, where, thin in layers.places:
+        for _, where, thin in pieces.places:
             decay = 0.0 if thin and not self.vectors else self.decay
             for w, g, m, v in _pieces(where, x, gradient, slots["m"], slots["v"]):
                 m *= kind(b1)
@@ -137,8 +137,8 @@ class Lamb(Layered):
                 g *= one
                 if decay:
                     g += kind(decay) * w
-        of_x, of_u = layers.norms(x, gradient)
-        for name, where, thin in layers.places:
+        of_x, of_u = pieces.norms(x, gradient)
+        for name, where, thin in pieces.places:
             ratio = 1.0
             if not (thin and not self.vectors) and of_x[name] > 0 and of_u[name] > 0:
                 ratio = of_x[name] / of_u[name]

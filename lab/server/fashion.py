@@ -124,7 +124,7 @@ def rank(place: str, way: str, workers: str, seed: str, steps: str, late: str) -
             found = _served(comm, way, work, int(seed), count, int(steps))
         said = comm.share(found)
         if comm.rank == 0:
-            print(json.dumps(max(said, key=len)))
+            print(json.dumps(next(filter(None, said))))
 
 
 def _alone(work: Work, steps: int) -> dict[str, Any]:

@@ -235,7 +235,9 @@ class SimulatedJob:
                 yield "act", w
 
     def step(self, kind: str, what: Any) -> None:
-        if kind == "act":
+        if kind == "kill":
+            self.kill(what)
+        elif kind == "act":
             worker = self.workers[what]
             worker.known = frozenset(self.acknowledged) if worker.stage else worker.known
             self.post(("w", what), self.head_of(what), worker.act())
@@ -355,10 +357,7 @@ def wander(job: SimulatedJob, kills: tuple[Any, ...], seed: str, cuts: float = 0
         if dice.random() < cuts:
             job.cut()
             continue
-        if kind == "kill":
-            job.kill(what)
-        else:
-            job.step(kind, what)
+        job.step(kind, what)
         job.settle()
         job.check()
     job.end()
@@ -377,10 +376,7 @@ def walk(job: SimulatedJob, kills: tuple[Any, ...] = ()) -> int:
             steps += [("kill", who) for who in kills]
         for kind, what in steps:
             then = clone(now)
-            if kind == "kill":
-                then.kill(what)
-            else:
-                then.step(kind, what)
+            then.step(kind, what)
             then.settle()
             then.check()
             key = hash(frozen(then))

@@ -15,6 +15,7 @@ from hocket.torch.training.forward import Forward
 from hocket.torch.training.hooks import Hook, remove
 from hocket.training import Client, Layers, Range
 from hocket.training.large.told import asked
+from hocket.training.server.optimizers import Array
 from hocket.training.server.optimizers import optimizer as resolved
 from hocket.training.server.tables import SLICE
 
@@ -103,9 +104,8 @@ class Served:
             trained = [p for p in self._params.values() if p.requires_grad]
             self._handles += [p.register_post_accumulate_grad_hook(Hook(self, "made")) for p in trained]  # type: ignore[no-untyped-call]
         weakref.finalize(self, remove, self._handles).atexit = False
-        for name, tensor in self._held.items():
-            client.pull(self._keys[name], out=rooms[self._keys[name]])
-            self._write(name, tensor)
+        for name in self._held:
+            self._write(name, client.pull(self._keys[name], out=rooms[self._keys[name]]))
 
     @staticmethod
     def tables(
@@ -176,7 +176,7 @@ class Served:
         self.finish()
         tables = {name: self.client.state(self._keys[name]) for name in self._held}
         return {
-            "kind": KIND, "optimizers": {name: _kind(self._table(name, None)) for name in self._held},
+            "kind": KIND, "optimizers": {name: self._kind(name) for name in self._held},
             "tables": {name: {k: torch.from_numpy(v) for k, v in each.items()} for name, each in tables.items()},
             "own": {name: each.clone() for name, each in self._own()},
         }  # fmt: skip
@@ -195,9 +195,9 @@ class Served:
             what = f"the state lacks {lacks[0]!r}" if lacks else f"this module has no {knows[0]!r}"
             raise ArgumentError(f"{what}: it was saved of another module")
         for name, said in state["optimizers"].items():
-            if said != _kind(self._table(name, None)):
+            if said != self._kind(name):
                 raise ArgumentError(
-                    f"parameter {name!r} was saved with {said}, and its table has {_kind(self._table(name, None))}: "
+                    f"parameter {name!r} was saved with {said}, and its table has {self._kind(name)}: "
                     "give Served.tables the optimizer that the state is of"
                 )
             wanted = tuple(self._held[name].shape)
@@ -212,9 +212,8 @@ class Served:
         for name in self._held:
             self._layers.fetch(self._keys[name])
         self._layers.end()
-        for name, tensor in self._held.items():
-            self._layers.wait(self._keys[name])
-            self._write(name, tensor)
+        self._pending = set(self._held)
+        self.finish()
 
     def made(self, p: Tensor) -> None:
         """backward() has added to its gradient."""
@@ -238,23 +237,22 @@ class Served:
 
     def _take(self, name: str) -> None:
         """Wait for what was asked for."""
-        tensor = self._held[name]
-        self._layers.wait(self._keys[name])
+        room = self._layers.wait(self._keys[name])
         self._pending.discard(name)
-        self._given.pop(tensor, None)
-        self._write(name, tensor)
+        self._given.pop(self._held[name], None)
+        self._write(name, room)
 
     @torch.no_grad()
-    def _write(self, name: str, tensor: Tensor) -> None:
+    def _write(self, name: str, room: Array) -> None:
         """The servers' value; of a buffer with what has changed since it was pushed."""
-        value = torch.from_numpy(self._layers.room(self._keys[name]))
+        tensor, value = self._held[name], torch.from_numpy(room)
         if name not in self._params:
             value = value.to(tensor.dtype)
             since = tensor - self._base.get(name, tensor)
             self._base[name], value = value.clone(), value + since
         tensor.copy_(value)
 
-    def _table(self, name: str, tensor: Tensor | None) -> Range:
+    def _table(self, name: str, tensor: Tensor) -> Range:
         try:
             table = self.client.table(self._keys[name])
         except ArgumentError as why:
@@ -262,10 +260,15 @@ class Served:
                 f"parameter {name!r} is not a table of the servers: give serve and Client Served.tables(module) of "
                 f"the same module ({why})"
             ) from None
-        if not isinstance(table, Range) or tensor is not None and table.shape != tuple(tensor.shape):
-            shape = "" if tensor is None else tuple(tensor.shape)
+        if not isinstance(table, Range) or table.shape != tuple(tensor.shape):
+            shape = tuple(tensor.shape)
             raise ArgumentError(f"parameter {name!r} has shape {shape}, and its table is {table.said()}")
         return table
+
+    def _kind(self, name: str) -> str:
+        """The kind of its table's optimizer, without its rates."""
+        optimizer = self.client.table(self._keys[name]).optimizer
+        return type(getattr(optimizer, "inner", optimizer)).__name__
 
     def _same(self) -> None:
         """Raise ArgumentError if parameters are others than at the beginning."""
@@ -317,8 +320,3 @@ def _cut(tensor: Tensor) -> Any:
 
 def _key(prefix: str, name: str, rank: int) -> str:
     return f"{prefix}{name}" if rank < 0 else f"{prefix}{rank}/{name}"
-
-
-def _kind(table: Range) -> str:
-    """The optimizer's, without its rates."""
-    return type(getattr(table.optimizer, "inner", table.optimizer)).__name__

@@ -15,7 +15,7 @@ from hocket.training.large.agreeing import agree, ranks
 from hocket.training.large.sharding import states
 from hocket.training.large.sharding.around import Alike, Around, refuse
 from hocket.training.large.sharding.cutting import Unit, checked, cut, pieces
-from hocket.training.large.sharding.layers import Layers
+from hocket.training.large.sharding.pieces import Pieces
 from hocket.training.layered import Layered
 from hocket.training.norm import norm
 from hocket.training.optimizers import Optimizer
@@ -64,7 +64,7 @@ class Shards:
             self._tell(wrong)
             self._counted = [piece for piece in self._own if piece.name in counted]
         joined = [] if around is None or not layered else around.joined()
-        self._layers = (Layers(self.flat, self._own, self.inside, joined),) if layered else ()
+        self._pieces = (Pieces(self.flat, self._own, self.inside, joined),) if layered else ()
 
     # --- what each stage says
 
@@ -106,7 +106,7 @@ class Shards:
                 self.gradient *= self.gradient.dtype.type(self.clip / length)
         self._take_changes()
         self.steps += 1
-        self.optimizer.apply(self.w, self.gradient, self.slots, self.steps, *self._layers)
+        self.optimizer.apply(self.w, self.gradient, self.slots, self.steps, *self._pieces)
         return length
 
     def _once(self) -> Array:

@@ -32,10 +32,9 @@ class Lines:
         self._columns = {"values": table.width}
         self._columns |= {slot: 1 if one else table.width for slot, one in self.optimizer.slots.items()}
         self._ends = np.cumsum([0, *self._columns.values()])
-        nbytes = int(self._ends[-1]) * np.dtype(table.dtype).itemsize
-        self._most = None if table.room is None else table.room // nbytes
+        self._most = None if table.room is None else table.room // table.line
         """Rows in memory, at most."""
-        self._cold = None if self._most is None else Cold(folder, nbytes)
+        self._cold = None if self._most is None else Cold(folder, table.line)
         self.clear()
 
     def clear(self) -> None:
@@ -99,20 +98,19 @@ class Lines:
             summed = np.empty_like(rows)
             summed[where] = rows
         spots = self._placed(once)
-        held = self._held[spots]
-        part, *slots = (np.ascontiguousarray(held[:, first:end]) for first, end in self._cuts())
-        self.optimizer.apply(part, summed, dict(zip(self.optimizer.slots, slots, strict=True)))
-        for (first, end), each in zip(self._cuts(), [part, *slots], strict=True):
-            held[:, first:end] = each
-        self._held[spots] = held
+        columns = [self._held[spots, first:end] for first, end in self._cuts()]
+        self.optimizer.apply(columns[0], summed, dict(zip(self.optimizer.slots, columns[1:], strict=True)))
+        for (first, end), each in zip(self._cuts(), columns, strict=True):
+            self._held[spots, first:end] = each
 
     def read(self, keys: Array) -> Array:
-        rows = np.empty((keys.size, self.table.width), self.table.dtype)
         places = self.index.find(keys)
         there = places >= 0
-        if not there.all():
-            rows[~there] = self.table.began(keys[~there])
-        rows[there] = self._lines(places[there])[:, : self.table.width]
+        if there.all():
+            return self._lines(places, self.table.width)
+        rows = np.empty((keys.size, self.table.width), self.table.dtype)
+        rows[~there] = self.table.began(keys[~there])
+        rows[there] = self._lines(places[there], self.table.width)
         return rows
 
     def _placed(self, keys: Array) -> Array:
@@ -135,10 +133,10 @@ class Lines:
 
     # --- where rows are
 
-    def _lines(self, places: Array) -> Array:
-        """These rows with what the optimizer keeps; those in the file stay there."""
+    def _lines(self, places: Array, width: int | None = None) -> Array:
+        """These rows, up to a column (None: with what the optimizer keeps); those in the file stay there."""
         if self._cold is None:
-            return self._held[places]
+            return self._held[places, :width]
         spots = self._spots[places]
         lines = np.empty((places.size, self._held.shape[1]), self._held.dtype)
         warm = spots >= 0
@@ -146,7 +144,7 @@ class Lines:
         if not warm.all():
             order = np.argsort(places[~warm])
             lines[np.flatnonzero(~warm)[order]] = self._cold.read(places[~warm][order]).view(self._held.dtype)
-        return lines
+        return lines[:, :width]
 
     def _spotted(self, places: Array, more: int) -> Array:
         """The spots of these rows, which come into memory if they are not there; `more` are free beside them."""
@@ -210,6 +208,7 @@ class Lines:
 
     # --- items
 
+    @property
     def chunks(self) -> range:
         """Numbers of its items."""
         return range(max(1, -(-len(self.index) // CHUNK)))

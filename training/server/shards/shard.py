@@ -146,8 +146,8 @@ class Shard:
 
     def _hello(self, hello: say.Hello) -> Out:
         self.waiting = [pull for pull in self.waiting if pull.worker != hello.worker]  # they come again
-        slowest = max([self.clocks.slowest, *(round_.done for _, round_ in self.store.rounds())])  # it may be done with
-        welcome = say.Welcome(self.generation, self.acknowledged(hello.worker), slowest)
+        done = [round_.done for _, round_ in self.store.rounds()]  # a clock that has stepped takes no more pushes
+        welcome = say.Welcome(self.generation, self.acknowledged(hello.worker), max([self.clocks.slowest, *done]))
         return [(hello.worker, welcome)] if self.head else []
 
     def _push(self, push: Push) -> Out:

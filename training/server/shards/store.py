@@ -57,6 +57,8 @@ class Slice:
 
     def __init__(self, table: Range, part: Part) -> None:
         self.optimizer: Optimizer = table.optimizer  # type: ignore[assignment]
+        self.chunks = (part.number,)
+        """Numbers of its items."""
         self.values = table.began(part.first, part.end)
         self.slots = {name: np.zeros(1 if one else self.values.size, self.values.dtype)
                       for name, one in self.optimizer.slots.items()}  # fmt: skip
@@ -67,6 +69,10 @@ class Slice:
         self.gathered = np.zeros(self.values.size if table.mean else 0)
         """float64: the order in which workers come changes hardly a bit of the mean."""
         self.pushed = False
+        self._saved: dict[str, Array] = {}
+
+    def clear(self) -> None:
+        """A slice is replaced as one."""
 
     def check(self, keys: Array | None, values: Array | None) -> str:
         if keys is not None:
@@ -130,7 +136,7 @@ class Slice:
         self.values, self.lent = np.array(arrays["values"]), False
         self.slots = {name: np.array(arrays[name]) for name in self.slots}
 
-    def dump(self) -> dict[str, Array]:
+    def dump(self, chunk: int) -> dict[str, Array]:
         if self.round is None:
             return self.state()
         numbers = np.array([self.pushed, *self.round.numbers()], np.int64)
@@ -142,6 +148,15 @@ class Slice:
             pushed, *numbers = arrays[ROUND].tolist()
             self.round, self.pushed = Round.restored(numbers), bool(pushed)
             self.gathered = np.array(arrays[GATHERED])
+
+    def save(self) -> None:
+        self._saved = self.dump(self.chunks[0])
+
+    def saved(self, chunk: int) -> dict[str, Array]:
+        return self._saved
+
+    def end_save(self) -> None:
+        self._saved = {}
 
 
 def unlike(layout: Layout, shard: int, item: Item, arrays: Mapping[str, Array], of_a_user: bool = False) -> str:
@@ -178,14 +193,6 @@ def unlike(layout: Layout, shard: int, item: Item, arrays: Mapping[str, Array], 
     return ""
 
 
-def _same(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-    return arrays
-
-
-def _items(item: Item, held: Any) -> list[Item]:
-    return [(item[0], chunk) for chunk in held.chunks()] if isinstance(held, Lines) else [item]
-
-
 class Tables:
     """A `Store`, as shard.py has it.  `folder`: for rows that do not fit the room of their table."""
 
@@ -200,11 +207,12 @@ class Tables:
             else:
                 assert part is not None
                 self.held[number, part.number] = Slice(table, part)
+        self._means = [item for item, held in self.held.items() if held.round is not None]
 
     def check(self, change: Change | What) -> str:
         item = change[0], change[1]
         held = self.held.get(item)
-        if held is None or isinstance(held, Lines) and change[1]:
+        if held is None:
             return f"table {change[0]} has no part {change[1]} here: the worker's tables are not the server's"
         values = change.values if isinstance(change, Change) else None
         if isinstance(values, dict) or values is None and change.codec == ALL:
@@ -228,7 +236,7 @@ class Tables:
         return None if round_ is None or is_state else (item, round_)
 
     def rounds(self) -> list[tuple[Item, Round]]:
-        return [(item, held.round) for item, held in self.held.items() if held.round is not None]
+        return [(item, self.held[item].round) for item in self._means]
 
     def apply(self, change: Change) -> None:
         held = self.held[change[0], change[1]]
@@ -253,11 +261,10 @@ class Tables:
         return self._encoded
 
     def items(self) -> list[Item]:
-        return [each for item, held in self.held.items() for each in _items(item, held)]
+        return [(number, chunk) for (number, _), held in self.held.items() for chunk in held.chunks]
 
     def dump(self, item: Item) -> dict[str, Array]:
-        held = self._of(item)
-        return held.dump(item[1]) if isinstance(held, Lines) else held.dump()
+        return self._of(item).dump(item[1])  # type: ignore[no-any-return]
 
     def load(self, item: Item, value: Mapping[str, Array]) -> None:
         """Raises ValueError: this shard has no such item, or it is otherwise there."""
@@ -269,8 +276,7 @@ class Tables:
     def clear(self) -> None:
         """Have no rows: all of them come."""
         for held in self.held.values():
-            if isinstance(held, Lines):
-                held.clear()
+            held.clear()
 
     def _of(self, item: Item) -> Any:
         """The holder of this item; None: there is none."""
@@ -281,16 +287,10 @@ class Tables:
 
     def save(self) -> dict[Item, Callable[[], Mapping[str, Array]]]:
         """A snapshot of now: calls that give its items, in this order, while pushes go on: until `end_save`."""
-        made: dict[Item, Callable[[], Mapping[str, Array]]] = {}
-        for item, held in self.held.items():
-            if isinstance(held, Lines):
-                held.save()
-                made |= {(item[0], chunk): partial(held.saved, chunk) for chunk in held.chunks()}
-            else:
-                made[item] = partial(_same, held.dump())
-        return made
+        for held in self.held.values():
+            held.save()
+        return {item: partial(self._of(item).saved, item[1]) for item in self.items()}
 
     def end_save(self) -> None:
         for held in self.held.values():
-            if isinstance(held, Lines):
-                held.end_save()
+            held.end_save()

@@ -155,9 +155,7 @@ class Client:
 
         Arrays by name, of the table's shape; a number that each slice has for itself is the largest of them.
         """
-        number, table = self._table(name)
-        if not isinstance(table, Range):
-            raise ArgumentError(f"{self.who}: state() is for a Range; table {name!r} is {kind(table)}")
+        number, table = self.layout.number(name), self.range_of(name, "state() takes")
         found: dict[int, dict[str, Array]] = {}
         handle = Handle(found, self._receiver.wait)
         for part in self._parts[number]:
@@ -177,9 +175,7 @@ class Client:
 
         Raises ArgumentError: the table's optimizer keeps other arrays, or a shape or dtype differs.
         """
-        number, table = self._table(name)
-        if not isinstance(table, Range):
-            raise ArgumentError(f"{self.who}: load() is for a Range; table {name!r} is {kind(table)}")
+        number, table = self.layout.number(name), self.range_of(name, "load() takes")
         one = table.optimizer.slots  # type: ignore[union-attr]
         wanted = {"values": table.shape, **{each: (1,) if number_ else table.shape for each, number_ in one.items()}}
         arrays = {each: np.asarray(array, table.dtype) for each, array in state.items()}
@@ -199,6 +195,13 @@ class Client:
     def table(self, name: str) -> Table:
         """The declaration of a table: `Range` or `Rows`."""
         return self._table(name)[1]
+
+    def range_of(self, name: str, what: str) -> Range:
+        """A table that has to be a `Range`.  Raises ArgumentError, which begins with `what`: "a layer must be"."""
+        table = self.table(name)
+        if not isinstance(table, Range):
+            raise ArgumentError(f"{self.who}: {what} a Range; table {name!r} is {kind(table)}")
+        return table
 
     @property
     def generation(self) -> int:
@@ -309,14 +312,14 @@ class Client:
 
     def _pull(self, name: str, rows: Any, out: Any, alone: bool) -> Handle:
         handle, parts = self.begin_pull(name, rows, out, alone)
-        for start in parts:
+        for _, start in parts:
             start()
         return handle
 
     def begin_pull(
         self, name: str, rows: Any, out: Any, alone: bool, clock: int | None = None
-    ) -> tuple[Handle, list[Callable[[], None]]]:
-        """A pull whose parts have not begun; of a `Range` they are in the order of `begin_push`.
+    ) -> tuple[Handle, list[tuple[Way, Callable[[], None]]]]:
+        """A pull whose parts have not begun, each with its way; of a `Range` they are in the order of `begin_push`.
 
         `alone`: nobody waits for it yet.  `clock`: the one that it is of, if not the present one.
         """
@@ -339,7 +342,7 @@ class Client:
                  Open(handle, (part.first, part.end), 0, flat[part.first : part.end], None, self._answers, alone))
                 for part in self._parts[number]
             ]  # fmt: skip
-        return handle, [partial(self._ask, *each, clock) for each in asked]
+        return handle, [(each[0], partial(self._ask, *each, clock)) for each in asked]
 
     def _ask(self, way: Way, what: What, entry: Open, clock: int | None = None) -> None:
         self._room(way, 0)
@@ -356,11 +359,6 @@ class Client:
         if ended - began > LONG:
             self._member.span(what, began, ended)
         return result
-
-    def may_pull(self, name: str, most: int) -> bool:
-        """Are fewer pulls than `most`, and than half of the room, under way to each shard of the table?"""
-        ways = {self.ways[part.shard] for part in self._parts[self.layout.number(name)]}
-        return all(len(way.outbox.pulls) < min(most, max(1, way.most // 2)) for way in ways)
 
     def _room(self, way: Way, nbytes: int, window: int | None = None) -> None:
         """Wait until so many bytes more may be on this way."""

@@ -29,7 +29,7 @@ class Downpour:
     push or a fetch that takes longer than that.  The clock's rule is that of `serve`; "async" is Downpour's.
 
     Law: after `finish()` each gradient of each worker was pushed once.  Cost: 4 n bytes each way, every so many steps;
-    three vectors of the parameters' size.
+    four vectors of the parameters' size, a fifth in `step`, and what `optimizer` keeps.
 
     >>> import hocket, numpy as np
     >>> from hocket.training import SGD, Client, Downpour, Range, serve

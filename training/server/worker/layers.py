@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.arguments import kind
-from hocket.errors import ArgumentError
 from hocket.training.server.optimizers import Array
-from hocket.training.server.tables import Range
 from hocket.training.server.worker.client import Client
 from hocket.training.server.worker.handles import Handle
+from hocket.training.server.worker.ways import Way
 
 AHEAD = 8
 """Slices of a shard that are pushed and not acknowledged, and that are asked for and not answered, at most: an
@@ -34,6 +32,7 @@ class Waits(NamedTuple):
     place: int
     turn: int
     name: str
+    way: Way
     start: Callable[..., None]
 
 
@@ -42,10 +41,11 @@ class Layers:
 
     In each step, for each name: `ready(name, gradient)` pushes, slice by slice, and pulls each slice at the next clock;
     `fetch(name)` pulls alone.  `end()`, in the place of `client.tick()`, ends the worker's clock when all pushes have
-    gone out.  `wait(name)` until the values are in their room.  None of them but `wait` waits, and `ready` for the
-    end of the step before.  A gradient must not change before its `wait`.
+    gone out.  `wait(name)` returns when the values are in their room, which it gives.  The others return at once, but
+    in the next step `ready` and `fetch` wait until the clock has ended.  A gradient must not change before its `wait`.
 
-    `first=False`: first come, first served.  A thread sends.  Raises what `push` and `pull` do, in `wait` and `end`.
+    `first=False`: first come, first served.  A thread sends.  Each call raises what went wrong before: as `push` and
+    `pull` do.  Cost: as these; of a shard at most 8 slices are pushed and not acknowledged, and 8 asked for.
 
     >>> import hocket, numpy as np
     >>> from hocket.training import SGD, Client, Layers, Range, serve
@@ -68,9 +68,7 @@ class Layers:
         self._places = {name: place for place, name in enumerate(rooms)}
         most = 0
         for name in rooms:
-            table = client.table(name)
-            if not isinstance(table, Range):
-                raise ArgumentError(f"{client.who}: a layer must be a Range; table {name!r} is {kind(table)}")
+            table = client.range_of(name, "a layer must be")
             slices = (end - begin for begin, end in table.parts(len(client.ways)))
             most = max([most, *(count * np.dtype(table.dtype).itemsize for count in slices)])
         self._window = AHEAD * most
@@ -80,7 +78,7 @@ class Layers:
         self._left = dict.fromkeys(rooms, 0)
         """Slices that have not been asked for."""
         self._handles: dict[str, list[Handle]] = {name: [] for name in rooms}
-        self._turn, self._ending = 0, False
+        self._turn, self._ending, self._pushing = 0, False, False
         self._thread: threading.Thread | None = None
         self._why: BaseException | None = None
         client.gathering.add(self)
@@ -105,7 +103,7 @@ class Layers:
             self._wake()
 
     def wait(self, name: str) -> Array:
-        """The values that were asked for."""
+        """The values that were asked for, in the room that was given for them."""
         with self._changed:
             self._changed.wait_for(lambda: not self._left[name] or self._why is not None)
             self._fails()
@@ -114,15 +112,11 @@ class Layers:
             handle.wait()
         return self._rooms[name]
 
-    def room(self, name: str) -> Array:
-        """The array for what is pulled."""
-        return self._rooms[name]
-
     def flush(self) -> None:
-        """Wait until all that waits has gone out: the client ends its clock by itself, or leaves."""
+        """Wait until all pushes have gone out: the client ends its clock by itself, or leaves."""
         if threading.current_thread() is not self._thread:
             with self._changed:
-                self._changed.wait_for(lambda: not self._pushes or self._why is not None)
+                self._changed.wait_for(lambda: not (self._due() or self._pushing) or self._why is not None)
 
     def _steady(self) -> None:
         with self._changed:
@@ -137,11 +131,11 @@ class Layers:
         clock = self._client.clock + 1
         pulled, pulls = self._client.begin_pull(name, None, self._rooms[name], alone=True, clock=clock)
         with self._changed:
-            self._handles[name] = [*([] if pushed is None else [pushed]), pulled]
-            self._left[name] = len(pulls)
-            for i, pull in enumerate(pulls):
+            self._handles[name] += [pulled] if pushed is None else [pushed, pulled]  # those of a step without a `wait`
+            self._left[name] += len(pulls)
+            for i, (way, pull) in enumerate(pulls):
                 self._turn += 1
-                waits = Waits(self._places[name] if self._first else 0, self._turn, name, pull)
+                waits = Waits(self._places[name] if self._first else 0, self._turn, name, way, pull)
                 if pushes:
                     heappush(self._pushes, waits._replace(start=self._behind(pushes[i], waits)))
                 else:
@@ -169,8 +163,9 @@ class Layers:
                 if not self._changed.wait_for(lambda: self._pushes or self._pulls or self._ending, LINGER):
                     self._thread = None
                     return
-                pull = bool(self._pulls) and (self._client.may_pull(self._pulls[0].name, AHEAD) or not self._due())
+                pull = bool(self._pulls) and (self._pulls[0].way.may_pull(AHEAD) or not self._due())
                 one = heappop(self._pulls) if pull else heappop(self._pushes) if self._pushes else None
+                self._pushing = not pull
             try:
                 if one is not None:
                     one.start()
@@ -182,11 +177,13 @@ class Layers:
                     self._changed.notify_all()
                 return
             with self._changed:
+                self._pushing = False
                 if one is None:
                     self._ending = False
                 elif pull:
                     self._left[one.name] -= 1
-                self._changed.notify_all()
+                if one is None or not (self._left[one.name] if pull else self._pushes):  # else nobody waits for it
+                    self._changed.notify_all()
 
     def _due(self) -> bool:
         """Is there what no other worker has to be waited for?  Pulls may, so they leave it half of the room."""

@@ -15,7 +15,6 @@ import numpy as np
 from hocket.arguments import whole
 from hocket.errors import ArgumentError
 from hocket.training.server.optimizers import Array
-from hocket.training.server.tables import Range
 from hocket.training.server.worker.client import Client
 from hocket.training.server.worker.handles import Handle
 
@@ -46,17 +45,10 @@ class Staged:
     def __init__(self, client: Client, names: Sequence[str], *, ahead: int = 1) -> None:
         if whole(ahead, "ahead") < 1:
             raise ArgumentError(f"{client.who}: ahead={ahead} must be at least 1")
-        self._client, self._layers = client, [(name, self._range(client, name)) for name in names]
+        self._client, self._layers = client, [(name, client.range_of(name, "a layer must be")) for name in names]
         nbytes = max((table.size * np.dtype(table.dtype).itemsize for _, table in self._layers), default=0)
         self._under_way = False
         self._buffers = [np.empty(nbytes, np.uint8) for _ in range(min(ahead + 1, len(self._layers)))]
-
-    @staticmethod
-    def _range(client: Client, name: str) -> Range:
-        table = client.table(name)
-        if not isinstance(table, Range):
-            raise ArgumentError(f"{client.who}: a layer must be a Range; table {name!r} is {type(table).__name__}")
-        return table
 
     @property
     def nbytes(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from hocket.errors import Error
@@ -39,20 +38,24 @@ class Way:
         """May so many bytes more be on their way?"""
         return len(self.open) < self.most and (not self.nbytes or self.nbytes + nbytes <= window)
 
+    def may_pull(self, most: int) -> bool:
+        """Are fewer pulls than `most`, and than half of the room, under way?"""
+        return len(self.outbox.pulls) < min(most, max(1, self.most // 2))
+
     def push(self, change: Change, entry: Open) -> None:
         self._begin(self.outbox.push, change, entry)
 
     def pull(self, what: What, entry: Open, clock: int | None = None) -> None:
-        self._begin(partial(self.outbox.pull, clock=clock), what, entry)
+        self._begin(self.outbox.pull, what, entry, clock)
 
     def tick(self, clock: int | None) -> None:
         self._begin(self.outbox.tick, clock, NOBODY)
 
-    def _begin(self, act: Callable[[Any], tuple[int, list[Any]]], what: Any, entry: Open) -> None:
+    def _begin(self, act: Callable[..., tuple[int, list[Any]]], what: Any, entry: Open, *more: Any) -> None:
         """Send it if the shard has a head; else it goes out once there is one."""
         with self.sending:
             with self.state:
-                number, out = act(what)
+                number, out = act(what, *more)
                 self.open[number] = entry
                 self.nbytes += entry.nbytes
             link = self.link

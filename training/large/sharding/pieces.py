@@ -16,7 +16,7 @@ from hocket.training.large.sharding.cutting import Piece
 from hocket.training.norm import root, squares
 
 
-class Layers:
+class Pieces:
     """`own`: this rank's pieces; `comm`: the ranks that have the others; `joined`: by axis, the layers that it cuts."""
 
     def __init__(self, flat: Flat, own: Sequence[Piece], comm: Any, joined: Sequence[tuple[Any, set[str]]]) -> None:
