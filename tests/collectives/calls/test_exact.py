@@ -105,8 +105,9 @@ def at_edges(comm: Communicator) -> None:
                 if comm.rank == seed % comm.size:
                     told = f"{op} {dtype}[{n}] {algorithm} seed={SEED},{comm.size},{seed}: {x.tolist()}"
                     assert bits(result) == expected(x, dtype, divisor, factors), told
-    half = comm.allreduce(np.full((2, 1), 5 * 2.0**-974), hocket.premul_sum(2.0**-101), order="exact", axis=0)
-    assert half[0] == comm.size * 5 * 2.0**-1074  # products with half of the smallest subnormal
+    x = np.array([[5 * 2.0**-974, 2.0**-974], [5 * 2.0**-974, 2.0**-1060]])  # products with half of the last bit
+    halves = comm.allreduce(x, hocket.premul_sum(2.0**-101), order="exact", axis=0)
+    assert halves.tolist() == [comm.size * 5 * 2.0**-1074, (comm.size + 1) // 2 * 2.0**-1074]
 
 
 @pytest.mark.parametrize("size", [1, 3])
