@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
@@ -21,6 +21,18 @@ from hocket.kernels.dtypes import DType
 Chunks = tuple[Sequence[int], Callable[[int], Location], Callable[[int], Location]]
 """The elements of each chunk, and where it lies: the place of one that this rank brings, and of one that it wants, with
 offsets in elements."""
+
+
+class Exact(NamedTuple):
+    """The sums of a call are exact (calls/exact.py)."""
+
+    op: str
+    rows: int | None = None
+    """Rows of x that are added, too; None: x is one addend."""
+    stride: int = 0
+    """Bytes from one row to the next."""
+    divisor: int = 1
+    """An average is divided by this; -1: by the number of all addends, as ranks may have different numbers of rows."""
 
 
 @dataclass
@@ -41,8 +53,7 @@ class Call:
     encoded: DType | Codec | None = None
     residuals: tuple[Buffer | None, ...] = ()
     """Its encodings add and leave these, in the order of the spaces from BEFORE on (calls/residuals.py)."""
-    exact: Any = None
-    """An `Exact` (calls/exact.py) if its sums are."""
+    exact: Exact | None = None
     private: bool = False
     """No other rank knows our counts (alltoallv)."""
     result: Any = None

@@ -8,13 +8,13 @@ rounds it.  Integers are exact as they are.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer, describe
 from hocket.collectives.calls.ask import Ask
-from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.call import Call, Exact
 from hocket.collectives.calls.ops import Resolved
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import EXACT, EXTREMES, SUMS, Codec
@@ -22,31 +22,17 @@ from hocket.kernels.dtypes import DType, by_name
 
 BLOCK, HEAD = 128, 12
 """Accumulators of a block, and the bytes of its head."""
-ADDED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-"""Dtypes whose sums are rounded."""
 WORDS = {"float16": (2, -24), "bfloat16": (5, -149), "float32": (5, -149), "float64": (34, -1074)}
 """64-bit words of a number that holds the sum of more terms than there are, and the exponent of the last bit."""
 PRODUCTS = {"float16": (10, -298), "bfloat16": (10, -298), "float32": (10, -298), "float64": (67, -2148)}
 """The same, of products with a factor of the dtype; of 16-bit floats with one of float32."""
 PARTS = {"complex64": "float32", "complex128": "float64"}
+ADDED = (*WORDS, *PARTS)
+"""Dtypes whose sums are rounded."""
 USUAL = {"float64": 16, "complex128": 32, "complex64": 16}
 """Bytes of an accumulator of usual data; of other dtypes 8."""
 WHOLE_SUMS = ("direct", "one_shot")
 """Algorithms whose reductions take all contributions at once."""
-EXACTLY = "exact"
-"""The order."""
-
-
-class Exact(NamedTuple):
-    """A call's sums are exact."""
-
-    op: str
-    rows: int | None = None
-    """Rows of x that are added, too; None: x is one addend."""
-    stride: int = 0
-    """Bytes from one row to the next."""
-    divisor: int = 1
-    """An average is divided by this; -1: by the number of all addends, as ranks may have different numbers of rows."""
 
 
 def of(call: Call, how: Resolved, ask: Ask, size: int) -> Call:
@@ -113,7 +99,7 @@ def promised(collective: str, dtype: DType, op: str, order: str) -> str:
     rounds = dtype.kind in ("float", "complex") and op in ("sum", "avg", "premul_sum", "prod")
     if not contract.reduces or not rounds:
         return "exact"
-    if order == EXACTLY:
+    if order == "exact":
         if op == "prod" or dtype.name not in ADDED:
             raise ArgumentError(f"order='exact' does not take op={op!r} of {dtype.name}; ask about order='rank'")
         return "exact"

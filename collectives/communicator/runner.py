@@ -74,12 +74,7 @@ class Runner:
         refuse_inside()
         how = resolve(ask.op, call.model, self.size) if reduces(call.collective) else NO_OP
         codec, lasting = ask.codec, call.is_told_by_shape and how.user is None and ask.axis is None
-        if ask.order == exact.EXACTLY:
-            if ask.algorithm in LIBRARIES:
-                raise ArgumentError(
-                    f"algorithm={ask.algorithm!r} adds as its library does, and order='exact' needs hocket's own: omit "
-                    "algorithm="
-                )
+        if ask.order == "exact":
             call = exact.of(call, how, ask, self.size)
         if codec == encodings.AUTO:
             residuals.refuse(ask)

@@ -21,6 +21,8 @@ SAME = {"allreduce": "Allreduce", "scan": "Scan", "exscan": "Exscan", "reduce": 
 
 def refusal(job: Any, call: Call, how: Resolved) -> str | None:
     """Why MPI cannot carry out this call; None if it can.  The same on all ranks.  `job`: the MpiJob, if it is one."""
+    if call.exact is not None:
+        return "it adds as its library does, and order='exact' needs hocket's own sums: omit algorithm="
     if job is None:
         return NO_JOB
     if how.user is not None or how.expression is not None:

@@ -71,6 +71,35 @@ def addends(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: 
         return rng.permutation(x).reshape(shape)
 
 
+TERMS = 12
+
+
+def edges(rng: np.random.Generator, dtype: str, n: int) -> Array:
+    """TERMS addends of each of n elements, whose sum, or average, is near the middle of two floats.
+
+    What decides lies up to 300 bits below: a second rounding, a lost bit or a wrong sign shows.  Large addends cancel.
+    """
+    precision, least, beyond = FORMATS[dtype]
+    x = np.zeros((TERMS, n), DTYPES[dtype])
+    largest = beyond - precision - 8
+    for i in range(n):
+        divisor = int(rng.choice([0, 1, 1, 1, TERMS, TERMS, TERMS]))  # 0: all cancel
+        unit = min(largest, int(rng.choice([least, least + rng.integers(5), least + rng.integers(130), 0, largest])))
+        m = int(rng.integers(1 << precision - 1, 1 << precision) if rng.random() < 0.7 else rng.integers(9))
+        m = -m if rng.random() < 0.5 else m
+        sign = rng.choice([-1.0, 1.0], 2)
+        near, far = (max(least, unit - int(rng.integers(20, most))) for most in (60, rng.choice([60, 300])))
+        row = [math.ldexp(m * (divisor & 1 << bit), unit) for bit in range(4)] + [math.ldexp(divisor, unit - 1)]
+        row += [math.ldexp(sign[0], near), -math.ldexp(sign[0], near), math.ldexp(sign[1], far) * (divisor > 0)]
+        for top in rng.integers(unit, beyond if rng.random() < 0.5 else unit + 8, 2).tolist():
+            if rng.random() < 0.5:  # the highest bit of a word of wide numbers
+                top = min(beyond - 1, top + (63 - (top - (-149 if dtype == "bfloat16" else least))) % 64)
+            row += [math.ldexp(1.0, top), -math.ldexp(1.0, top)]
+        with np.errstate(all="ignore"):
+            x[:, i] = rng.permutation(np.array(row).astype(x.dtype))
+    return x
+
+
 def rounded(value: Fraction, dtype: str) -> float:
     """To nearest, ties to even; zero is positive."""
     precision, least, beyond = FORMATS[dtype]

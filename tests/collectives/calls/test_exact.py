@@ -13,7 +13,7 @@ import hocket
 from hocket.algorithms import names
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError
-from support.exact_sums import DTYPES, KINDS, addends, bits, expected
+from support.exact_sums import DTYPES, FORMATS, KINDS, TERMS, addends, bits, edges, expected
 from support.sockets import sent
 from support.worlds import spread
 
@@ -87,6 +87,32 @@ def cases(comm: Communicator) -> None:
 @pytest.mark.parametrize("size", range(1, 10))
 def test_the_law(size: int) -> None:
     spread(cases, size, "threads")
+
+
+def at_edges(comm: Communicator) -> None:
+    """Single elements, whose block has no other that needs more room, and many at once."""
+    for seed, dtype in enumerate(FORMATS):
+        rng = np.random.default_rng([SEED, comm.size, seed])
+        k = TERMS // comm.size
+        for n in (*[1] * 60, 24):
+            x = edges(rng, dtype, n)
+            factor = float(np.float32(rng.choice([2.0**-100, 3 * 2.0**-100, -1e-30])))
+            scaled = hocket.premul_sum(factor)
+            for op, divisor, factors in (("sum", 1, None), ("avg", TERMS, None), (scaled, 1, [factor] * TERMS)):
+                algorithm = rng.choice(algorithms("allreduce", comm.size))
+                mine = x[comm.rank * k : (comm.rank + 1) * k]
+                result = comm.allreduce(mine, op, order="exact", axis=0, algorithm=algorithm)
+                if comm.rank == seed % comm.size:
+                    told = f"{op} {dtype}[{n}] {algorithm} seed={SEED},{comm.size},{seed}: {x.tolist()}"
+                    assert bits(result) == expected(x, dtype, divisor, factors), told
+    x = np.array([[5 * 2.0**-974, 2.0**-974], [5 * 2.0**-974, 2.0**-1060]])  # products with half of the last bit
+    halves = comm.allreduce(x, hocket.premul_sum(2.0**-101), order="exact", axis=0)
+    assert halves.tolist() == [comm.size * 5 * 2.0**-1074, (comm.size + 1) // 2 * 2.0**-1074]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_near_ties(size: int) -> None:
+    spread(at_edges, size, "threads")
 
 
 def over(comm: Communicator) -> None:

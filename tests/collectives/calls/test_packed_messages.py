@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, TimeoutError
 from support.exact_sums import addends
 from support.worlds import spread
 
@@ -62,6 +63,12 @@ def refusals(comm: Communicator) -> None:
     comm.send(x, comm.rank, codec="lossless")
     with pytest.raises(ArgumentError, match="are not 16 bytes"):
         comm.recv(np.empty(4, np.float32), comm.rank, codec="lossless")
+    assert comm.recv(x, hocket.PROC_NULL, codec="lossless") is x and x.tolist() == [1, 1, 1]
+    with pytest.raises(TimeoutError, match="tag=7 came within 0.1 s"):
+        comm.recv(x, comm.rank, tag=7, codec="lossless", timeout=0.1)
+    comm.messenger.members.timeout = 0.1
+    with pytest.raises(TimeoutError, match="tag=7 came within 0.1 s"):
+        comm.recv(x, comm.rank, tag=7, codec="lossless")
 
 
 def test_what_is_refused() -> None:

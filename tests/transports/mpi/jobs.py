@@ -270,7 +270,8 @@ def library() -> None:
 
 
 def nans() -> None:
-    """Min and max of floats are ours, whatever the setting says: a NaN comes to all ranks.  Integers are MPI's."""
+    """Min and max of floats are ours, whatever the setting says: a NaN comes to all ranks.  So are exact sums.
+    Integers are MPI's."""
     comm = hocket.init()
     assert comm.world.config.algorithm == "mpi"
     x = np.array([1.0, comm.rank], np.float32)
@@ -281,6 +282,13 @@ def nans() -> None:
         pair = np.zeros(1, PAIR)
         pair["value"], pair["index"] = x[0], comm.rank
         assert np.isnan(comm.allreduce(pair, op + "loc")["value"]), op
+    assert comm.allreduce(np.array([(1e20, 1.0, -1e20)[comm.rank]]), order="exact") == 1
+    try:
+        comm.allreduce(np.ones(1), order="exact", algorithm="mpi")
+    except hocket.ArgumentError as why:
+        assert "order='exact'" in str(why)
+    else:
+        raise AssertionError("MPI added")
     assert all(stat.algorithm != "mpi" for stat in comm.stats() if stat.collective == "allreduce")
     assert comm.allreduce(np.full(3, comm.rank), "max")[0] == comm.size - 1
     assert any((stat.collective, stat.algorithm) == ("allreduce", "mpi") for stat in comm.stats())
