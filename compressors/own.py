@@ -49,10 +49,11 @@ class Own(Method):
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         flat = vector.reshape(-1)
-        wire = np.empty(0, np.uint8)
-        if finite := not np.isnan(flat).any():
+        wire, length = np.empty(0, np.uint8), NOT_FINITE
+        if not np.isnan(flat).any():  # an infinity has made it NaN
             wire = np.ascontiguousarray(self._encode(flat)).reshape(-1).view(np.uint8)
-        lengths = comm.allgather(np.array([wire.size if finite else NOT_FINITE])).tolist()
+            length = wire.size
+        lengths = comm.allgather(np.array([length])).tolist()
         if NOT_FINITE in lengths:
             result[...] = np.nan
             return Averaged({}, 0, finite=False)

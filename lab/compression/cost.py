@@ -62,12 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hocket.lab.compression.cost", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="(7)")
     rounds = parser.parse_args(argv).rounds
-    heading(["method", "ms of a core", "GB/s of float32", "times fewer bytes", "pays below, Mbit/s"])
+    heading(["method", "ms of a core", "GB/s of float32", "times fewer bytes", "pays below, Gbit/s"])
     for method in METHODS:
         with hocket.local_world(2) as world:
             seconds, whole, sent = world.run(measured, method, rounds)[0]
         cells = [f"{seconds * 1e3:.1f}", f"{whole / seconds / 1e9:.2f}", f"{whole / sent:.1f}"]
-        print(f"| `{method}` | {' | '.join(cells)} | {8 * (whole - sent) / seconds / 1e6:,.0f} |", flush=True)
+        print(f"| `{method}` | {' | '.join(cells)} | {8 * (whole - sent) / seconds / 1e9:.1f} |", flush=True)
     return 0
 
 

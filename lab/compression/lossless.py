@@ -76,12 +76,13 @@ def others() -> dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], byte
 def main() -> None:
     torch.set_num_threads(1)
     gradients, weights = trained()
+    codecs = {"lossless": (None, None), **others()}
     print(f"{len(weights):,} parameters\n")
     print("| what | dtype | by | bytes | pack GB/s | unpack GB/s |\n|---|---|---|---|---|---|")
     for what, vector in (("gradients", gradients), ("weights", weights)):
         for name in ("float32", "bfloat16", "float16"):
             x = vector.to(getattr(torch, name)).view(torch.int16 if name != "float32" else torch.int32).numpy()
-            for by, (pack, unpack) in {"lossless": (None, None), **others()}.items():
+            for by, (pack, unpack) in codecs.items():
                 if pack is None or unpack is None:
                     out = np.empty_like(x)
                     there, packed = best(partial(pack_array, x, PACKED[name]))

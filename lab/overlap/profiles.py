@@ -125,17 +125,26 @@ def rank(name: str, rho: str, total_ms: str, steps: str) -> None:
         counts = [max(1, int(share * n)) for share in profile.parameters]
         grads = {f"{i:02}": np.ones(count, np.float32) for i, count in enumerate(counts)}
         found = {}
-        for what, settings in {"FIFO": {"order": "fifo", "slice": None, "fuse": 0}, "P3": {}}.items():
-            s = Scheduler(comm, finite=False, **settings)  # type: ignore[arg-type]
-            for each, grad in grads.items():
-                s.declare(each, grad)
-            s.seal()
-            times = [_iterate(s, grads, profile, total, i, what == "FIFO") for i in range(int(steps))]
-            for each in grads:
-                s.wait(each)
-            comm.barrier()
-            found[what] = median(np.diff(times)[SKIP:].tolist()) / total
+        ways: dict[str, dict[str, Any]] = {"FIFO": {"order": "fifo", "slice": None, "fuse": 0}, "P3": {}}
+        for what, settings in ways.items():
+            found[what] = median(iterations(comm, settings, grads, profile, total, int(steps))[SKIP:]) / total
         tell(comm, found)
+
+
+def iterations(
+    comm: Any, settings: dict[str, Any], grads: dict[str, Any], profile: Profile, total: float, steps: int
+) -> list[float]:
+    """Seconds of each step but the last; with FIFO the forward pass waits for all averages."""
+    s = Scheduler(comm, finite=False, **settings)
+    for name, grad in grads.items():
+        s.declare(name, grad)
+    s.seal()
+    comm.barrier()
+    times = [_iterate(s, grads, profile, total, i, settings.get("order") == "fifo") for i in range(steps)]
+    for name in grads:
+        s.wait(name)
+    s.close()
+    return np.diff(times).tolist()
 
 
 def _iterate(s: Scheduler, grads: dict[str, Any], profile: Profile, total: float, i: int, barrier: bool) -> float:

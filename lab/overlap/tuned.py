@@ -17,9 +17,9 @@ import numpy as np
 
 import hocket
 from hocket.conformance.jobs.ranks import main_or_rank
-from hocket.lab.overlap.profiles import PROFILES, _iterate
+from hocket.lab.overlap.profiles import PROFILES, iterations
 from hocket.lab.overlap.shaped import heading, on_a_cable, options, tell
-from hocket.training import Scheduler, Setting, tune
+from hocket.training import Setting, tune
 from hocket.training.overlap.tuning import SEARCHES
 
 MODULE = "hocket.lab.overlap.tuned"
@@ -39,16 +39,7 @@ def rank(nbytes: str, milliseconds: str, tries: str, rounds: str) -> None:
     with hocket.init() as comm:
 
         def measured(**settings: Any) -> list[float]:
-            s = Scheduler(comm, finite=False, **settings)
-            for name, grad in grads.items():
-                s.declare(name, grad)
-            s.seal()
-            comm.barrier()
-            times = [_iterate(s, grads, profile, total, i, settings.get("order") == "fifo") for i in range(EACH)]
-            for name in grads:
-                s.wait(name)
-            s.close()
-            return np.diff(times)[SKIP:].tolist()  # type: ignore[no-any-return]
+            return iterations(comm, settings, grads, profile, total, EACH)[SKIP:]
 
         def median(setting: Setting) -> float:
             return float(np.median(measured(**setting._asdict())))

@@ -70,4 +70,4 @@ def test_costs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cores, load" in machine and "pays below" in head and len(rows) == len(cost.METHODS)
     for row in rows:
         *_, fewer, speed = (cell.strip() for cell in row.strip("| ").split("|"))
-        assert float(fewer) > 3 and float(speed.replace(",", "")) > 100, row
+        assert float(fewer) > 3 and float(speed) > 0.1, row

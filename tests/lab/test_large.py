@@ -5,7 +5,6 @@ That of torch's models runs in tests/frameworks/torch/torch_training/sharded.py,
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -16,13 +15,23 @@ from hocket.system.namespaces.hosts import refusal
 WHY_NOT = refusal("100mbit")
 
 
-def table(main: Callable[[Sequence[str]], int], words: str, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
-    """The cells of the first table's rows."""
+Main = Callable[[Sequence[str]], int]
+
+
+def tables(main: Main, words: str, capsys: pytest.CaptureFixture[str]) -> list[list[list[str]]]:
+    """The cells of the rows of each table, which stands below a line about the machine."""
     assert main(words.split()) == 0
-    machine, _, head, _, *rows = capsys.readouterr().out.splitlines()
-    found = [[cell.strip() for cell in row.strip("|").split("|")] for row in itertools.takewhile(bool, rows)]
-    assert "cores, load" in machine and {len(cells) for cells in found} == {head.count("|") - 1}
+    blocks, found = capsys.readouterr().out.strip().split("\n\n"), []
+    for machine, block in zip(blocks[::2], blocks[1::2], strict=True):
+        head, _, *rows = block.splitlines()
+        found.append([[cell.strip() for cell in row.strip("|").split("|")] for row in rows])
+        assert "cores, load" in machine and {len(cells) for cells in found[-1]} == {head.count("|") - 1}
     return found
+
+
+def table(main: Main, words: str, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    (rows,) = tables(main, words, capsys)
+    return rows
 
 
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -45,12 +54,15 @@ def test_bytes_between_hosts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bubbles_and_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = table(pipelines.main, "--ranks 2 --micro 2,4 --pass 15", capsys)
+    rows, again = tables(pipelines.main, "--ranks 2 --micro 2,4 --pass 15", capsys)
     assert [row[0] for row in rows] == [way for way in pipelines.WAYS for _ in "24"]
     for way, ranks, micro, idle, law, _, kept, gradients in rows:
         assert float(idle) == pytest.approx(float(law), abs=0.15), (way, micro)  # 0.5 if stages took turns
         most = {"gpipe": int(micro), "interleaved": 2 * (int(ranks) - 1) + 2 + 1}.get(way, int(ranks))
         assert int(kept) == min(most, int(micro) * pipelines.WAYS[way]) and gradients == "equal"
+    assert [row[0] for row in again] == ["gpipe", "gpipe", "1f1b", "1f1b"]
+    for row in again:
+        assert 1 < float(row[5]) < 2 and float(row[7]) < float(row[6]) and row[8] == "equal", row
 
 
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -100,7 +100,8 @@ class Agreed:
             self._member = Submitter(comm, self._perform, fuse, CYCLE)
         return self._member
 
-    def ready(self, name: str, grad: Any) -> None:
+    def ready(self, name: str, grad: Any, earlier: Sequence[Any] = ()) -> None:
+        """No `earlier` ones: settings.py refuses more passes than one."""
         with self._lock:
             if not writable(grad):
                 raise self._ended(ArgumentError(

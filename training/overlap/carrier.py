@@ -15,17 +15,19 @@ from hocket.training.worker import Worker
 class Carrier:
     """Averages vectors over the ranks of a lane, in the order of the calls.
 
+    `passes`: addends of each vector on this rank, where averages are exact; 0: they are not.
+
     A `Compressor` makes several calls for a vector, each of which needs the one before.  So a thread makes all calls of
     its lane: one thread for all lanes would be one credit for all, and deadlock.
     """
 
-    def __init__(self, comm: Any, codec: Any, method: Method | None, exact: bool = False) -> None:
-        self.comm, self.codec, self.exact = comm, codec, exact
+    def __init__(self, comm: Any, codec: Any, method: Method | None, passes: int = 0) -> None:
+        self.comm, self.codec, self.passes = comm, codec, passes
         self.compressor = None if method is None else Compressor(comm, method)
         self._thread = None if method is None else Worker("hocket-lane")
 
     def average(self, x: Any, tensors: Sequence[tuple[str, Sequence[int]]], rows: Any = None) -> Any:
-        """Begin to average a vector in place.  Its work.  `rows`: what is averaged into it instead, exactly.
+        """Begin to average a vector in place.  Its work.  `rows`: its addends, of which it becomes the average.
 
         `tensors`: the names and shapes of those that it holds, () for what must be exact.  A compressor has each of
         them whole, as some methods look at rows and columns.
@@ -33,6 +35,8 @@ class Carrier:
         single = str(x.dtype).endswith("float32") and bool(tensors)
         if rows is not None:
             return self.comm.allreduce(rows, "avg", x, async_op=True, order="exact", axis=0)
+        if self.passes:
+            return self.comm.allreduce(x, "avg", async_op=True, order="exact")
         if self._thread is None:
             return self.comm.allreduce(x, "avg", async_op=True, codec=self.codec if single else None)
         assert self.compressor is not None

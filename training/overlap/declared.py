@@ -91,9 +91,9 @@ class Declared:
         declared = [[gradient.tensor.name, gradient.tensor.dtype, list(gradient.shape)] for gradient in every]
         serial = agree(self.comm, settings, declared)
         count = 1 if settings.order == "fifo" else min(settings.lanes, len(every))
-        credit, exact = settings.credit, settings.passes > 0
+        credit = settings.credit
         lanes = self.comm.lanes({f"overlap.{serial}.{i}": count // 2 - i // credit for i in range(count * credit)})
-        self._carriers = [Carrier(lane, settings.codec, settings.method, exact) for lane in lanes]
+        self._carriers = [Carrier(lane, settings.codec, settings.method, settings.passes) for lane in lanes]
         if self._loaded is not None:
             self._load(self._loaded)
         named = [] if isinstance(settings.order, str) else [self._gradient(name).place for name in settings.order]
@@ -115,7 +115,7 @@ class Declared:
         whole = deal(tensors, urgency, made, len(self._carriers) // credit, slice, fuse, self.settings.apart)
         rows = [row[turn::credit] for row in whole for turn in range(credit)]
         self._lanes = [Lane(carrier, row) for carrier, row in zip(self._carriers, rows, strict=False)]
-        placed(self._lanes, every, self.settings.passes)
+        placed(self._lanes, every)
 
     # --------------------------------------------------------------------------------------------- each step
 
@@ -193,6 +193,7 @@ class Declared:
         with self._lock:
             gradient.times[2:] = [ended, ended - began]
             gradient.array = gradient.flat = None
+            gradient.earlier = ()
             if self._recording is not None:
                 self._recording.waited(gradient.place, began, ended)
         return result

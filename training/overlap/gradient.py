@@ -32,8 +32,6 @@ class Sent:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self.passes = 0
-        """Addends of each tensor, where the average is exact."""
         self.buffer: Any = None
         self.work: Any = None
         self.tensors = (*(piece.tensor for piece in unit.pieces), *unit.told)
@@ -48,21 +46,20 @@ class Sent:
             self.arrive(None)
         tensors = [(every[i].tensor.name, every[i].shape) for i, begin, end in self.unit.pieces]
         vector = self._filled(every)
-        self.work = carrier.average(vector, tensors, self._rows(every, vector) if self.passes else None)
+        rows = self._rows(every, vector, carrier.passes) if carrier.passes > 1 else None
+        self.work = carrier.average(vector, tensors, rows)
 
-    def _rows(self, every: Sequence[Gradient], vector: Any) -> Any:
+    def _rows(self, every: Sequence[Gradient], vector: Any, passes: int) -> Any:
         """The vector behind those of earlier passes."""
-        rows = empty(vector, self.passes * len(vector)).reshape(self.passes, len(vector))
+        rows = empty(vector, passes * len(vector)).reshape(passes, len(vector))
         put(rows[-1], vector)
         for j, row in enumerate(rows[:-1]):
-            put(row, vector)  # and what is told of the tensors
             at = 0
             for tensor, begin, end in self.unit.pieces:
                 earlier = every[tensor].earlier
-                row[at : at + end - begin] = 0
-                if j < len(earlier):
-                    put(row[at : at + end - begin], earlier[j][begin:end])
+                put(row[at : at + end - begin], earlier[j][begin:end] if j < len(earlier) else 0)
                 at += end - begin
+            put(row[at:], vector[at:])  # what is told of the tensors
         return rows
 
     def _filled(self, every: Sequence[Gradient]) -> Any:
@@ -193,12 +190,12 @@ class Gradient:
         return Timing(self.tensor.name, self.tensor.nbytes, queued, travelled, exposed, ranks)
 
 
-def placed(lanes: Sequence[Lane], every: Sequence[Gradient], passes: int = 0) -> None:
+def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:
     """Tell each gradient where it travels, and give buckets their memory."""
     for gradient in every:
         gradient.sent, gradient.units = [], []
     for sent in (sent for lane in lanes for sent in lane.units):
-        at, sent.passes = 0, passes
+        at = 0
         for tensor, begin, end in sent.unit.pieces:
             every[tensor].sent.append((sent, at, begin, end))
             at += end - begin

@@ -37,7 +37,7 @@ class Scheduler:
 
     `order="agreed"`: nothing is declared.  Rank 0 hears by name what each rank has ready, and tells all what is next,
     so ranks may have other tensors in each step.  It costs a message to rank 0 and back for what is ready together, and
-    one for each `step`; `lanes` and `slice` say nothing.
+    one for each `step`; `lanes`, `slice` and `credit` say nothing, and `passes` is 1.
 
     >>> import hocket, numpy as np
     >>> from hocket.training import Scheduler
@@ -63,7 +63,6 @@ class Scheduler:
         comm = getattr(comm, "plain", comm)  # what is told of tensors is exact
         self.comm, self.finite = comm, finite
         settings = checked(order, lanes, slice, fuse, codec, compressor, exact, passes, credit)
-        self._passes = settings.passes
         self._policy: Agreed | Declared = (Agreed if order == AGREED else Declared)(comm, settings)
 
     def declare(self, name: str, like: Any) -> None:
@@ -79,12 +78,9 @@ class Scheduler:
         then.  From any thread, in any order; once a step.  `earlier`: with exact=True, those of earlier passes, at most
         passes - 1; of others zeros are added.
         """
-        if earlier and len(earlier) >= self._passes:
+        if earlier and len(earlier) >= self._policy.settings.passes:
             raise ArgumentError(f"ready({name!r}): {len(earlier)} earlier ones need exact=True and a larger passes=")
-        if earlier and isinstance(self._policy, Declared):
-            self._policy.ready(name, grad, earlier)
-        else:
-            self._policy.ready(name, grad)
+        self._policy.ready(name, grad, earlier)
 
     def step(self) -> list[str]:
         """The backward pass has ended here: what was not made ready counts as zeros.  The names of those.

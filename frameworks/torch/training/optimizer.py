@@ -254,31 +254,32 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
     `passes`: backward passes whose gradients are added up first.  `exact`: each pass's gradient is an addend of its
     own, and the average over all passes of all ranks is rounded once: so the same micro-batches end in the same bits on
     any number of ranks.  It keeps `passes` gradients.  `verify_every=100`: after so many steps parameters are compared
-    (`comm.check_equal`), and MismatchError names those that differ, and on which ranks.  `factors="auto"`, with the
-    model: weights of Linear modules go as the two matrices whose product their gradient is, where these are fewer bytes
-    for the first step's samples and so many ranks (Poseidon); names of such weights: these, whatever is cheaper.  The
-    others:
-    `hocket.training.Scheduler`.  All ranks call this together, with equal parameters.  The first optimizer is not to be
-    used any more.
+    (`comm.check_equal`), and MismatchError names those that differ, and on which ranks; 0: never.  `factors="auto"`,
+    with the model: weights of Linear modules go as the two matrices whose product their gradient is, where these are
+    fewer bytes for the first step's samples and so many ranks (Poseidon, factored.py); names of such weights: these,
+    whatever is cheaper.  Products have no codec; more samples than any rank had in its first step are an ArgumentError.
+    The others are those of `hocket.training.Scheduler`, with its errors.  All ranks call this together, with equal
+    parameters.  The first optimizer is not to be used any more.
     """
     model = parameters if isinstance(parameters, torch.nn.Module) else None
     if model is None and not barrier:
         raise ArgumentError("barrier=False needs the model itself, whose modules then wait, not its named_parameters()")
-    pairs = model.named_parameters() if model is not None else parameters
-    names = _named(optimizer, pairs)  # type: ignore[arg-type]
     if whole(passes, "passes") < 1:
         raise ArgumentError(f"passes={passes} must be 1 or more")
-    comm = _communicator(group)
-    fewer = {"codec": codec, "compressor": compressor}
+    if whole(verify_every, "verify_every") < 0:
+        raise ArgumentError(f"verify_every={verify_every} must be a number of steps, or 0: never")
     if factors is not None and (model is None or order == "agreed"):
         why = "the model itself, not its named_parameters()" if model is None else 'another order than "agreed"'
         raise ArgumentError(f"factors={factors!r} needs {why}")
     if factors is not None and exact:
         raise ArgumentError(f"factors={factors!r} are products, which round: leave it out, or exact=True")
+    pairs = model.named_parameters() if model is not None else parameters
+    names = _named(optimizer, pairs)  # type: ignore[arg-type]
+    comm = _communicator(group)
 
     def scheduler() -> Scheduler:
-        return Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, finite=finite, exact=exact, **fewer,
-                         passes=passes if exact else 1, credit=credit)  # fmt: skip
+        return Scheduler(comm, order=order, lanes=lanes, slice=slice, fuse=fuse, codec=codec, compressor=compressor,
+                         finite=finite, exact=exact, passes=passes if exact else 1, credit=credit)  # fmt: skip
 
     averages = scheduler() if factors is None or model is None else Factored(comm, model, factors, scheduler)
 
@@ -287,7 +288,7 @@ def DistributedOptimizer(  # noqa: N802 (the name that users look for)
 
     made = stepping(optimizer, Distributed, averages, names, passes, anywhere, watched=order != "agreed",
                     exact=exact and passes > 1)  # fmt: skip
-    if whole(verify_every, "verify_every"):
+    if verify_every:
         made._verify = _verifier(comm, names, verify_every)
     if model is not None and not barrier:
         made._forward = Forward(model, names, made)

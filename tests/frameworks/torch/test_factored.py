@@ -37,7 +37,7 @@ class Classifier(torch.nn.Module):
         x = torch.tanh(self.wide(self.front(x).flatten(1)))
         x = torch.tanh(self.twice(torch.tanh(self.twice(x))))
         x = x + self.sometimes(x) if sometimes else x
-        x = x + self.alone.weight.sum(0) if alone else x  # no Linear's product
+        x = x + self.alone(x) + self.alone.weight.sum(0) if alone else x  # not its product alone
         return self.last(x)  # type: ignore[no-any-return]
 
 
@@ -52,7 +52,7 @@ def gradients(comm: Communicator, factors: Any, passes: int = 1, **options: Any)
         made.zero_grad()
         for i in range(passes):
             dice = np.random.default_rng([step, i, comm.rank])
-            samples = 4 if step != 3 else 2 + comm.rank % 2
+            samples = {0: 4 - comm.rank % 2, 3: 2 + comm.rank % 2}.get(step, 4)
             x = torch.from_numpy(dice.normal(size=(samples, 1, 8, 8)).astype(np.float64))
             some = step < 2 or (step == 3 and comm.rank == 0)
             model(x, sometimes=some).square().mean().backward()
@@ -111,6 +111,8 @@ def refused(comm: Communicator) -> None:
         (["front.weight"], "names 'front.weight', a weight of Conv2d: only gradients of torch.nn.Linear's", {}),
         (["x"], "factors= names 'x', a weight of no module", {}),
         ("auto", 'needs another order than "agreed"', {"order": "agreed"}),
+        ("auto", "are products, which round: leave it out, or exact=True", {"exact": True}),
+        (None, "verify_every=-1 must be a number of steps, or 0: never", {"verify_every": -1}),
     ):
         with pytest.raises(ArgumentError, match=text):
             DistributedOptimizer(sgd, model, group=comm, factors=factors, **more)

@@ -37,7 +37,9 @@ def averaged(comm: hocket.Communicator, order: str) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize(("size", "order"), [(1, "priority"), (2, "fifo"), (3, "priority"), (6, "agreed")])
+@pytest.mark.parametrize(
+    ("size", "order"), [(1, "priority"), (2, "fifo"), (3, "priority"), (6, "priority"), (6, "agreed")]
+)
 def test_averages_are_those_of_fractions(size: int, order: str) -> None:
     wanted = {name: expected(micro_batches(name, n), "float32", ALL) for name, n in SIZES.items()}
     with hocket.local_world(size) as world:

@@ -19,6 +19,7 @@ from hocket.compression import Compressor
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
 from hocket.training import Scheduler
 from hocket.training.overlap.arrays import finite as is_finite
+from hocket.training.overlap.declared import Declared
 from support import jobs
 from support.gradients import SIZES, averages, gradients, raised
 from support.worlds import Program, path_to, same, spread
@@ -57,6 +58,26 @@ def all_settings(comm: Communicator) -> None:
 @pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "shm"), (4, "tcp")])
 def test_all_settings_average(size: int, transport: str) -> None:
     spread(all_settings, size, transport)
+
+
+def test_credit_is_each_class_own() -> None:
+    """So many lanes of its priority, to which its tensors are dealt in turns."""
+
+    def program(comm: Communicator) -> list[Any]:
+        s = Scheduler(comm, lanes=2, slice=None, fuse=0, credit=3)
+        for i in range(12):
+            s.declare(f"{i}", np.empty(1000, np.float32))
+        s.seal()
+        assert isinstance(s._policy, Declared)
+        found = [
+            (lane.carrier.comm.membership.priority, [unit.tensors[0] for unit in lane.units])
+            for lane in s._policy._lanes
+        ]
+        s.close()
+        return found
+
+    urgent, other = ([(1, [5, 2]), (1, [4, 1]), (1, [3, 0])], [(0, [11, 8]), (0, [10, 7]), (0, [9, 6])])
+    assert hocket.local_world(2).run(program)[0] == urgent + other
 
 
 def other_dtypes(comm: Communicator) -> None:
@@ -431,6 +452,8 @@ def test_bad_input(program: Program) -> None:
         ({"fuse": -1}, "fuse=-1"),
         ({"codec": "int8", "compressor": "topk:0.1"}, "give codec= or compressor=, not both"),
         ({"compressor": "topp:0.1"}, "topp"),
+        ({"credit": 0}, "credit=0 must be 1 or more"),
+        ({"credit": 2, "compressor": "int8"}, "credit=2 goes without compressor="),
     ],
 )
 def test_bad_settings(options: dict[str, Any], words: str) -> None:

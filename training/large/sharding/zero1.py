@@ -29,14 +29,15 @@ class Zero1(Shards):
         With order="exact" all ranks may give lists: of the gradients of each of their micro-batches, over all of which
         the average is taken.  Its bits do not depend on who had which.
         """
-        several = None if isinstance(gradients, Mapping) else [*gradients]
-        wrong = "lists of gradients go with order='exact', and have one or more" if several is not None and (
-            self.order != "exact" or not several) else ""
-        every: list[Mapping[str, Any]] = [gradients] if isinstance(gradients, Mapping) else several or []
-        self._tell(wrong or next(filter(None, (self._wrong(each, [*self.of]) for each in every)), ""))
+        several = not isinstance(gradients, Mapping)
+        every: list[Mapping[str, Any]] = [*gradients] if several else [gradients]  # type: ignore[list-item]
+        wrong = next(filter(None, (self._wrong(each, [*self.of]) for each in every)), "")
+        if several and (self.order != "exact" or not every):
+            wrong = "lists of gradients go with order='exact', and have one or more"
+        self._tell(wrong)
         for unit in self.units:
             rows = [self._read(unit.names, each) for each in every]
-            self._averaged(unit, rows[0] if several is None else np.stack(rows))
+            self._averaged(unit, np.stack(rows) if several else rows[0])
         length = self._update()
         self._spread()
         return length
