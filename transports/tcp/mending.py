@@ -266,8 +266,8 @@ class Mender:
             transport.tune(link, key)
             if me.encrypt and purposes is AGAIN:
                 secret = encryption.connection_key(link.key, hello.purpose, me.rank, rank)
-                end = encryption.secure(link, secret, ATTEMPT, alive, transport.ciphers[rank])
-            what, count = answer(end, link, deadline)
+                end = encryption.secure(link, secret, deadline - time.monotonic(), alive, transport.ciphers[rank])
+            what, count = answer(end, link, deadline, alive)
         except TransportError:
             link.close()
             raise
@@ -287,17 +287,17 @@ class Mender:
     def _purpose(self, purposes: dict[str, str]) -> str:
         return purposes["tls:" if self._me.encrypt else "tcp:"] + CONTROL
 
-    def control_again(self, rank: int, look: Callable[[], object]) -> socket.socket:
-        hello = self._me.hello(self._purpose(AGAIN), rank)
-        link = dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, ATTEMPT, look)
+    def control_again(self, rank: int, seconds: float, look: Callable[[], object]) -> socket.socket:
+        deadline, hello = time.monotonic() + seconds, self._me.hello(self._purpose(AGAIN), rank)
+        link = dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, seconds, look)
         if not self._me.encrypt:
             return link
         secret = encryption.connection_key(link.key, hello.purpose, self._me.rank, rank)
-        return encryption.secured_dial(link, secret, ATTEMPT)
+        return encryption.secured_dial(link, secret, deadline - time.monotonic(), look)
 
-    def control_ask(self, rank: int, look: Callable[[], object]) -> None:
+    def control_ask(self, rank: int, seconds: float, look: Callable[[], object]) -> None:
         hello = self._me.hello(self._purpose(ASK), rank)
-        dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, ATTEMPT, look).close()
+        dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, seconds, look).close()
 
     def control_comes(self, link: Connection, hello: Hello) -> None:
         def take(sock: socket.socket) -> None:
