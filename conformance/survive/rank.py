@@ -191,8 +191,8 @@ def held() -> list[str]:
     return [what for what in found if what != memory.LINK and "/proc/" not in what]
 
 
-def kept(before: Collection[str], seconds: float = 12.0) -> list[str]:
-    """Its holdings beyond those of before; letting go may take a moment, of a link that heals as long as its limit."""
+def kept(before: Collection[str], seconds: float = 5.0) -> list[str]:
+    """Its holdings beyond those of before; letting go may take a moment."""
     deadline = time.monotonic() + seconds
     while (more := [what for what in held() if what not in before]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -222,4 +222,6 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from hocket.conformance.survive import rank  # as together.py has it: `Fenced` is one class
+
+    sys.exit(rank.main(sys.argv[1:]))
