@@ -199,11 +199,13 @@ class EncryptedSocket(socket.socket):
         return self.end.write(data)  # type: ignore[arg-type]
 
 
-def secured_dial(sock: socket.socket, key: bytes, timeout: float) -> socket.socket:
+def secured_dial(
+    sock: socket.socket, key: bytes, timeout: float, look: Callable[[], object] = lambda: None
+) -> socket.socket:
     """A dialled control connection, encrypted."""
     encrypted = EncryptedSocket(sock)
     try:
-        encrypted.end = secure(encrypted, key, timeout)
+        encrypted.end = secure(encrypted, key, timeout, look)
     except BaseException:
         encrypted.close()
         raise

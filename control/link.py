@@ -142,11 +142,10 @@ class Link:
         self._reactor, self._sock, self._open = reactor, sock, True
         self._in, self._out = bytearray(), bytearray()
         self._kept: Kept[Packed] | None = None
-        self.on_break: Callable[[str], bool] = lambda how: False
-        """Called when the connection is broken: will there be another one (`again`, or `end`)?"""
+        self.on_break: Callable[[str, float], bool] = lambda how, silent: False
+        """Called when the connection is broken: how, and for how many seconds the other host was silent.  Will there be
+        another one (`again`, or `end`)?"""
         self.broken = False
-        self.silent = 0.0
-        """Seconds for which nothing had come when it broke."""
         self._broke = 0
         """The error that sending met: the system tells it once."""
         self._ours, self._theirs = seals(sock)
@@ -243,10 +242,10 @@ class Link:
             return
         except OSError as why:
             here = self._sock.family == socket.AF_UNIX  # there nothing is between the two processes
-            self._breaks(ENDED if here else GONE.get(why.errno or 0, CUT.format(why.strerror)))
+            self._breaks(ENDED if here else GONE.get(why.errno or 0, CUT.format(why.strerror)), _silent(self._sock))
             return
         if not data:
-            self._breaks(GONE.get(self._broke, ENDED))
+            self._breaks(GONE.get(self._broke, ENDED), _silent(self._sock))
             return
         if not self._open:
             return  # only waiting for the last of our own words to go out
@@ -281,9 +280,8 @@ class Link:
                 self._put(encode({HAS: self._kept.says()}))
             self._reactor.guard(lambda m=message: self.on_message(m))  # type: ignore[misc]
 
-    def _breaks(self, how: str) -> None:
-        self.silent = _silent(self._sock)
-        if self._open and self._kept is not None and not self.broken and self.on_break(how):
+    def _breaks(self, how: str, silent: float) -> None:
+        if self._open and self._kept is not None and not self.broken and self.on_break(how, silent):
             self.broken = True
             self._reactor.remove(self._sock, close=True)
         elif not self.broken:
@@ -291,7 +289,7 @@ class Link:
 
     def ask(self) -> None:
         """The other end has lost the connection: this one is broken, too.  On the reactor's thread."""
-        self._breaks(CUT.format("the other end says so"))
+        self._breaks(CUT.format("the other end says so"), silent=0.0)
 
     def end(self, how: str) -> None:
         """There will be no other connection.  On the reactor's thread."""

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from hocket.control.handshake import ATTEMPT
 from hocket.control.link import GONE, Link
 from hocket.control.reactor import Reactor
-from hocket.errors import Error, TransportError
+from hocket.errors import TransportError
 
 REFUSED = 0.04
 """Seconds in which a host says that nobody listens, until the process is believed to have ended."""
@@ -28,12 +29,12 @@ SILENT = GONE[errno.ETIMEDOUT]
 
 
 class Way(Protocol):
-    """A way to another rank's process.  Both may wait, some seconds, and raise TransportError."""
+    """A way to another rank's process.  Both may wait for so many seconds, and raise TransportError."""
 
-    def control_again(self, rank: int, look: Callable[[], object]) -> socket.socket:
+    def control_again(self, rank: int, seconds: float, look: Callable[[], object]) -> socket.socket:
         """A new connection, proven."""
 
-    def control_ask(self, rank: int, look: Callable[[], object]) -> None:
+    def control_ask(self, rank: int, seconds: float, look: Callable[[], object]) -> None:
         """Ask for one."""
 
 
@@ -48,8 +49,9 @@ class Mending:
         self._reactor, self._link, self._way, self._rank, self._dials = reactor, link, way, rank, dials
         link.on_break = self._begin
 
-    def _begin(self, how: str) -> bool:
-        left = max(PAUSE[1], self._reactor.lost_after - self._link.silent)
+    def _begin(self, how: str, silent: float) -> bool:
+        """A host that is silent has used up most of its limit by now: what is left of it is enough for one attempt."""
+        left = max(PAUSE[1], self._reactor.lost_after - silent)
         words = how, time.monotonic() + left
         threading.Thread(target=self._mend, args=words, name="hocket-mend", daemon=True).start()
         return True
@@ -58,12 +60,13 @@ class Mending:
         """On a thread of its own, until the link is whole, closed, or the peer is lost."""
         refused, pause = 0.0, PAUSE[0]
         while True:
+            seconds = min(ATTEMPT, deadline - time.monotonic())
             try:
                 if self._dials:
-                    sock = self._way.control_again(self._rank, self._look)
+                    sock = self._way.control_again(self._rank, seconds, self._look)
                     self._reactor.soon(partial(self._link.again, sock))
                     return
-                self._way.control_ask(self._rank, self._look)
+                self._way.control_ask(self._rank, seconds, self._look)
                 until = time.monotonic() + ANSWERED
                 while time.monotonic() < until:
                     self._look()
@@ -71,8 +74,8 @@ class Mending:
                 refused = 0.0
             except Over:
                 return
-            except (TransportError, Error) as why:
-                now, gone = time.monotonic(), getattr(why, "errno", 0) == errno.ECONNREFUSED
+            except TransportError as why:
+                now, gone = time.monotonic(), why.errno == errno.ECONNREFUSED
                 refused = (refused or now) if gone else 0.0
                 if refused and now - refused > REFUSED:
                     self._reactor.soon(partial(self._link.end, how))

@@ -154,6 +154,8 @@ class Reactor:
         for key in list(self._selector.get_map().values()):
             if not isinstance(key.fileobj, int):
                 key.fileobj.close()  # type: ignore[attr-defined]
+        self._asked.clear()  # nobody runs these any more, and some hold a new connection
+        self._timers.clear()
         self._selector.close()
         os.close(self._wake_in)
         os.close(self._wake_out)

@@ -18,6 +18,7 @@ from hocket.control.addresses import BindAddress
 from hocket.control.handshake import Connection, Hello
 from hocket.control.listener import Listener
 from hocket.control.reactor import Reactor
+from hocket.control.session import LinkSession
 
 
 class Traits(NamedTuple):
@@ -78,6 +79,10 @@ class Context:
     """Are all bytes to be checked that travel between hosts?"""
     encrypt: bool = False
     """Must what leaves the host be encrypted?  Transports that do not do it are not made then."""
+    session: LinkSession | None = field(default=None, repr=False)
+    """A transport that makes broken connections again makes this one's control connections again, too (its `heal`)."""
+    note: Callable[[str, int, float], object] = lambda what, times, seconds: None
+    """Called, from any thread, with what happened to a link, how often by now, and for how many seconds."""
 
     def hello(self, purpose: str, rank: int) -> Hello:
         """The hello of this process to `rank`'s listener; `purpose`: at most 16 bytes."""

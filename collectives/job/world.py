@@ -146,7 +146,6 @@ class World:
             for transport in self.transports.values():
                 transport.close()
             raise
-        self._heal()
         local = reached(size, [self.tables[name] for name, traits in self.traits.items() if traits.local])
         self.groups = sharing(local)
         self.near = any(traits.local for traits in self.traits.values())
@@ -155,15 +154,7 @@ class World:
         self.hosts = hosts([a | b for a, b in zip(local, alike(places), strict=True)])
         """Ranks by host: those that share memory, and those that name the same machine, though memory failed them."""
 
-    def _heal(self) -> None:
-        """Control connections that break are made again by the transport that makes its own again, where it does."""
-        for transport in self.transports.values():
-            mender, heal = getattr(transport, "mender", None), getattr(self.session, "heal", None)
-            if mender is not None and heal is not None:
-                mender.session, mender.history.told = self.session, self._note_link
-                heal(mender, transport.healing)  # type: ignore[attr-defined]
-
-    def _note_link(self, what: str, times: int, seconds: float) -> None:
+    def note_link(self, what: str, times: int, seconds: float) -> None:
         """A mark, for `hocket top`, metrics and traces; in these also for how long."""
         if self.recorder is not None:
             self.recorder.put(Kind.MARK, what, times)

@@ -291,7 +291,7 @@ def _world(
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
         start.mpi, settings.rdma, session.epoch, session.look, settings.lost_after, bool(settings.check),
-        settings.encrypt,
+        settings.encrypt, session,
     )  # fmt: skip
     plain = [*encryption.ENCRYPTS, *settings.plain.split(",")] if settings.encrypt else None
     known = registry.known()
@@ -318,7 +318,9 @@ def _world(
     tuning = before or cache.given(settings) if start.rank == 0 else ""
     mpi = start.mpi if plain is None or "mpi" in plain else None  # its collectives are not encrypted either
     supply = Supply(names, make, check_transports)
-    return World(start.rank, start.size, session, settings, supply, tuning, mpi, elastic)
+    world = World(start.rank, start.size, session, settings, supply, tuning, mpi, elastic)
+    context.note = world.note_link
+    return world
 
 
 def check_transports(*names: str) -> None:

@@ -10,6 +10,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hocket.control.handshake import Connection, prove
@@ -36,8 +37,10 @@ def say(end: Any, link: Connection, what: bytes, count: int) -> bool:
         return False
 
 
-def answer(end: Any, link: Connection, deadline: float) -> tuple[bytes, int]:
-    """Wait for it.  TransportError: none has come, or one that is not proven."""
+def answer(
+    end: Any, link: Connection, deadline: float, look: Callable[[], object] = lambda: None
+) -> tuple[bytes, int]:
+    """Wait for it; `look` may raise to end the wait.  TransportError: none has come, or one that is not proven."""
     data, wanted = b"", ANSWER.size + PROOF
     poll = select.poll()
     poll.register(link, select.POLLIN)
@@ -49,6 +52,7 @@ def answer(end: Any, link: Connection, deadline: float) -> tuple[bytes, int]:
             if time.monotonic() > deadline:
                 raise TransportError("the other side does not say what it has") from None
             poll.poll(100)
+            look()
             continue
         if not more:
             raise TransportError("the other side closed the connection and did not say what it has")

@@ -94,19 +94,20 @@ cdef class HealingStreams:
 
     A connection is a socket, or with `encrypted` a Tls whose handshake is over; this object owns and closes both.
     bell: the end of a pipe, to which a byte is written when one has broken.  checked: see healing_checked.h; not inside
-    TLS, which checks by itself.
+    TLS, which checks by itself.  linger(end) closes our connection where, when this object is closed, the system has not
+    yet brought all of it; without it that is closed at once.
     """
 
     cdef hk_healing_sender sender
     cdef hk_healing_receiver receiver
-    cdef object out, incoming
+    cdef object out, incoming, linger
     cdef bint encrypted, shut
     cdef readonly object send, recv     # capsules
     cdef object __weakref__
     cdef public object words            # keeps the text of a loss
 
-    def __cinit__(self, out, bint encrypted, int bell, bint checked=False):
-        self.encrypted, self.out = encrypted, out
+    def __cinit__(self, out, bint encrypted, int bell, bint checked=False, linger=None):
+        self.encrypted, self.out, self.linger = encrypted, out, linger
         pthread_mutex_init(&self.sender.line.lock, NULL)
         pthread_mutex_init(&self.receiver.line.lock, NULL)
         self.sender.plain.base.ops = &hk_healing_tls_sender_ops if encrypted else &hk_healing_sender_ops
@@ -280,11 +281,8 @@ cdef class HealingStreams:
     def closed(self):
         return self.sender.line.state == HK_LINE_LOST and self.receiver.line.state == HK_LINE_LOST
 
-    def close(self, linger):
-        """Calls on the channels fail from now on, or find nothing; may come twice.
-
-        What was sent arrives: `linger(end)` closes our connection where the system has not yet brought all of it.
-        """
+    def close(self):
+        """Calls on the channels fail from now on, or find nothing; what was sent arrives.  May come twice."""
         cdef int left = 0
         if self.shut:
             return
@@ -306,8 +304,8 @@ cdef class HealingStreams:
                 left = hk_unsent(self.sender.line.fd)
         pthread_mutex_unlock(&self.sender.line.lock)
         self.end(&self.sender.line, &self.sender.plain.base, None)
-        if left:
-            linger(self.out)
+        if left and self.linger is not None:
+            self.linger(self.out)
         else:
             self.out.close()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import NamedTuple
+
+from hocket.transports.base import Context
 
 log = logging.getLogger("hocket.transports")
 FLAPS = 5
@@ -29,15 +30,13 @@ class Healed(NamedTuple):
 
 
 class History:
-    """That of rank `rank`'s tcp transport."""
+    """That of one rank's tcp transport."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, context: Context) -> None:
         self.healed: dict[int, Healed] = {}
         self.damaged: dict[int, int] = {}
         """Pieces that came damaged.  Both by rank."""
-        self.told: Callable[[str, int, float], object] = lambda what, times, seconds: None
-        """Called, from any thread, with what happened to a link, how often by now, and for how long."""
-        self._rank, self._lock = rank, threading.Lock()
+        self._me, self._lock = context, threading.Lock()
         self._damaged: dict[tuple[int, str], int] = {}
 
     def heals(self, rank: int, seconds: float) -> None:
@@ -47,11 +46,11 @@ class History:
             latest = (*was.latest, time.monotonic())[-FLAPS:]
             now = Healed(was.times + 1, was.seconds + seconds, max(was.longest, seconds), latest)
             self.healed[rank] = now
-        self.told(f"link to rank {rank} healed", now.times, seconds)
+        self._me.note(f"link to rank {rank} healed", now.times, seconds)
         flaps = " (it flaps: look at the cable between the hosts)" if now.flaps() and not was.flaps() else ""
         level = logging.WARNING if flaps or now.times == 1 else logging.INFO
         log.log(level, "hocket: rank %d: the connection to rank %d broke, and is made again after %.3f s%s",
-                self._rank, rank, seconds, flaps)  # fmt: skip
+                self._me.rank, rank, seconds, flaps)  # fmt: skip
 
     def is_damaged(self, stream: tuple[int, str], times: int) -> None:
         """A stream of this rank's (the first word) has come damaged so often."""
@@ -59,9 +58,9 @@ class History:
         if more:
             self._damaged[stream] = times
             self.damaged[rank] = self.damaged.get(rank, 0) + more
-            self.told(f"link from rank {rank} damaged bytes", self.damaged[rank], 0.0)
+            self._me.note(f"link from rank {rank} damaged bytes", self.damaged[rank], 0.0)
             log.warning("hocket: rank %d: bytes from rank %d came damaged, and are sent again (%d times so far)",
-                        self._rank, rank, self.damaged[rank])  # fmt: skip
+                        self._me.rank, rank, self.damaged[rank])  # fmt: skip
 
     def words(self, rank: int) -> list[str]:
         """For people: the history with this rank."""

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hocket.control import encryption
@@ -55,66 +56,72 @@ class Closed(TransportError):
 
 
 class Mender:
-    """The mending of one transport's.  `after`: seconds of silence after which a peer is lost."""
+    """The mending of one transport's."""
 
-    def __init__(self, transport: TcpTransport, after: float) -> None:
-        self.history = History(transport.context.rank)
-        self.session: Any = None
-        """The job's, whose control connections come here, too."""
-        self._transport, self._me, self._after = transport, transport.context, after
+    def __init__(self, transport: TcpTransport) -> None:
+        self.history = History(transport.context)
+        self._transport, self._me = transport, transport.context
+        self._again, self._question = AGAIN[transport.purpose], ASK[transport.purpose]
         self._live: weakref.WeakValueDictionary[Key, HealingStreams] = weakref.WeakValueDictionary()
         self._busy: set[tuple[Key, str]] = set()
         self._watched: dict[int, Key] = {}
-        self._lingering: list[tuple[float, Any]] = []
+        self._lingering: set[Any] = set()
         self._lock = threading.Lock()
         self._closed = self._looking = False
-        ear, self.bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        ear, self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ear = os.fdopen(ear, "rb", buffering=0)
         self._ends = select.epoll()
         self._me.reactor.add(self._ear, self._hear)
         self._me.reactor.add(self._ends, self._see)
 
-    def add(self, key: Key, streams: HealingStreams) -> None:
+    def streams(self, key: Key, end: Any) -> HealingStreams:
+        """Streams that heal, over our first connection: a socket, or a Tls over it."""
+        me = self._me
+        streams = HealingStreams(end, me.encrypt, self._bell, me.check, partial(self._linger, key[0]))
         with self._lock:
             self._live[key] = streams
             looks, self._looking = self._looking, True
         self._watch(key, streams)
         if not looks:
-            self._me.reactor.later(LOOK, self._look)
+            me.reactor.later(LOOK, self._look)
+        return streams
 
     def forget(self, key: Key) -> None:
         with self._lock:
             self._live.pop(key, None)
 
-    def linger(self, end: Any) -> None:
-        """Close this connection when the other host has all of it."""
-        sock = end if isinstance(end, socket.socket) else end.socket
+    def _linger(self, rank: int, end: Any) -> None:
+        """Close this connection with a rank when the other host has all of it."""
+        sock: socket.socket = end if isinstance(end, socket.socket) else end.socket
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_WR)
-        self._lingering.append((time.monotonic() + LINGER, end))
-        self._me.reactor.later(PAUSE[0], self._linger)
+        until = time.monotonic() + LINGER
 
-    def _linger(self) -> None:
-        now, still = time.monotonic(), []
-        for until, end in self._lingering:
-            number = (end if isinstance(end, socket.socket) else end.socket).fileno()
-            if now < until and not self._closed and unsent(number) > 0:
-                still.append((until, end))
+        def look() -> None:
+            if time.monotonic() < until and not self._lost(rank) and unsent(sock.fileno()) > 0:
+                self._me.reactor.later(PAUSE[0], look)
             else:
                 end.close()
-        self._lingering = still
-        if still:
-            self._me.reactor.later(PAUSE[0], self._linger)
+                self._lingering.discard(end)
+
+        self._lingering.add(end)
+        look()
+
+    def _lost(self, rank: int) -> bool:
+        session = self._me.session
+        return session is not None and rank in session.gone.lost
 
     def close(self) -> None:
         """The streams are closed already."""
-        while self._lingering and not self._me.reactor.dead:
-            time.sleep(PAUSE[0])
-        self._closed = True
         reactor = self._me.reactor
+        while self._lingering and not reactor.dead and not reactor.inside():
+            time.sleep(PAUSE[0])
+        for end in list(self._lingering):
+            end.close()
+        self._closed = True
         reactor.remove(self._ear, close=True)
         reactor.remove(self._ends, close=True)
-        reactor.soon(lambda: os.close(self.bell))
+        reactor.soon(lambda: os.close(self._bell))
 
     # --- what is broken
 
@@ -192,7 +199,7 @@ class Mender:
         """Is it mended?"""
         if not (streams.to_give or _resent(streams.out_fd()) >= RESENT):
             return True
-        end, got = self._dialled(key, AGAIN, lambda: _over(streams))
+        end, got = self._dialled(key, self._again, lambda: _over(streams))
         streams.again(end, got)
         poll = select.poll()
         poll.register(streams.out_fd(), select.POLLOUT)
@@ -213,7 +220,7 @@ class Mender:
     def _asked(self, key: Key, streams: HealingStreams) -> bool:
         if not streams.to_get:
             return True
-        end, idle = self._dialled(key, ASK, lambda: _over(streams))
+        end, idle = self._dialled(key, self._question, lambda: _over(streams))
         end.close()
         until = time.monotonic() + LOOK
         while streams.to_get and not idle and time.monotonic() < until:
@@ -225,7 +232,7 @@ class Mender:
 
     def _try(self, key: Key, streams: HealingStreams, ours: bool, once: Callable[[], bool]) -> None:
         """Until it is done, the stream is closed, or the peer is lost."""
-        deadline, refused, pause = time.monotonic() + self._after, 0.0, PAUSE[0]
+        deadline, refused, pause = time.monotonic() + self._me.lost_after, 0.0, PAUSE[0]
         while True:
             try:
                 if once():
@@ -249,7 +256,7 @@ class Mender:
             time.sleep(pause)
             pause = min(2 * pause, PAUSE[1])
 
-    def _dialled(self, key: Key, purposes: dict[str, str], look: Callable[[], object]) -> tuple[Any, int]:
+    def _dialled(self, key: Key, prefix: str, look: Callable[[], object]) -> tuple[Any, int]:
         """A new connection, and the count of the other side's answer.  TransportError."""
         (rank, purpose), me, transport = key, self._me, self._transport
 
@@ -258,16 +265,16 @@ class Mender:
             me.look()
 
         alive()
-        hello = me.hello(purposes[purpose[:4]] + purpose[4:], rank)
+        hello = me.hello(prefix + purpose[4:], rank)
         address, deadline = ("tcp", *transport.addresses[rank]), time.monotonic() + ATTEMPT
         link = dial(address, me.key, hello, ATTEMPT, alive)
         end: Any = link
         try:
             transport.tune(link, key)
-            if me.encrypt and purposes is AGAIN:
+            if me.encrypt and prefix == self._again:
                 secret = encryption.connection_key(link.key, hello.purpose, me.rank, rank)
-                end = encryption.secure(link, secret, ATTEMPT, alive, transport.ciphers[rank])
-            what, count = answer(end, link, deadline)
+                end = encryption.secure(link, secret, deadline - time.monotonic(), alive, transport.ciphers[rank])
+            what, count = answer(end, link, deadline, alive)
         except TransportError:
             link.close()
             raise
@@ -280,32 +287,28 @@ class Mender:
         if what == CLOSED:
             link.close()
             raise Closed(f"rank {rank} has closed this connection")
-        return end, count if purposes is AGAIN else int(what == IDLE)
+        return end, count if prefix == self._again else int(what == IDLE)
 
     # --- control connections (control/mending.py)
 
-    def _purpose(self, purposes: dict[str, str]) -> str:
-        return purposes["tls:" if self._me.encrypt else "tcp:"] + CONTROL
-
-    def control_again(self, rank: int, look: Callable[[], object]) -> socket.socket:
-        hello = self._me.hello(self._purpose(AGAIN), rank)
-        link = dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, ATTEMPT, look)
+    def control_again(self, rank: int, seconds: float, look: Callable[[], object]) -> socket.socket:
+        deadline, hello = time.monotonic() + seconds, self._me.hello(self._again + CONTROL, rank)
+        link = dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, seconds, look)
         if not self._me.encrypt:
             return link
         secret = encryption.connection_key(link.key, hello.purpose, self._me.rank, rank)
-        return encryption.secured_dial(link, secret, ATTEMPT)
+        return encryption.secured_dial(link, secret, deadline - time.monotonic(), look)
 
-    def control_ask(self, rank: int, look: Callable[[], object]) -> None:
-        hello = self._me.hello(self._purpose(ASK), rank)
-        dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, ATTEMPT, look).close()
+    def control_ask(self, rank: int, seconds: float, look: Callable[[], object]) -> None:
+        hello = self._me.hello(self._question + CONTROL, rank)
+        dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, seconds, look).close()
 
-    def control_comes(self, link: Connection, hello: Hello) -> None:
-        def take(sock: socket.socket) -> None:
-            if self.session is not None:
-                self.session.again(hello.rank, sock)
-            else:
-                sock.close()
-
+    def _control_comes(self, link: Connection, hello: Hello) -> None:
+        session = self._me.session
+        if session is None:
+            link.close()
+            return
+        take = partial(session.again, hello.rank)
         if self._me.encrypt:
             secret = encryption.connection_key(link.key, hello.purpose, hello.rank, self._me.rank)
             encryption.secure_accepted(self._me.reactor, link, secret, take, lambda why: log.debug("hocket: %s", why))
@@ -314,36 +317,42 @@ class Mender:
 
     # --- the other side of it, on the reactor's thread
 
-    def comes(self, end: Any, link: Connection, hello: Hello) -> None:
+    def on_peer(self, link: Connection, hello: Hello) -> bool:
+        """A connection that another rank has dialled.  False: it is not about a broken one."""
+        prefix, name = hello.purpose[:4], hello.purpose[4:]
+        if prefix == self._question:
+            self._asks(link, hello.rank, name)
+        elif prefix == self._again and name == CONTROL:
+            self._control_comes(link, hello)
+        elif prefix == self._again:
+            self._transport.secured(link, hello, self._comes, logging.DEBUG)
+        return prefix in (self._question, self._again)
+
+    def _comes(self, end: Any, link: Connection, hello: Hello) -> None:
         """A connection that takes a broken one's place."""
-        prefix = next(was for was, now in AGAIN.items() if hello.purpose.startswith(now))
-        key = hello.rank, prefix + hello.purpose[4:]
+        key = hello.rank, self._transport.purpose + hello.purpose[4:]
         with self._transport.lock:  # `open` takes what has come
-            self._comes(end, link, key)
-
-    def _comes(self, end: Any, link: Connection, key: Key) -> None:
-        streams = self._live.get(key)
-        if streams is not None and not streams.closed:
-            count = streams.got()
-            if say(end, link, HERE, count):
-                streams.receive_from(end)
+            streams = self._live.get(key)
+            if streams is not None and not streams.closed:
+                count = streams.got()
+                if say(end, link, HERE, count):
+                    streams.receive_from(end)
+                else:
+                    end.close()
+            elif self._transport.takes(end, link, key):  # before these channels were opened: nothing of it was read
+                say(end, link, HERE, 0)
             else:
+                say(end, link, CLOSED, 0)
                 end.close()
-        elif self._transport.takes(end, link, key):  # before these channels were opened: nothing of it was read
-            say(end, link, HERE, 0)
-        else:
-            say(end, link, CLOSED, 0)
-            end.close()
 
-    def asks(self, link: Connection, hello: Hello) -> None:
+    def _asks(self, link: Connection, rank: int, name: str) -> None:
         """The receiver of a stream of ours has lost its connection, or rank 0 this rank's control connection."""
-        if hello.purpose == self._purpose(ASK):
+        if name == CONTROL:
             link.close()
-            if self.session is not None:
-                self.session.asked(hello.rank)
+            if self._me.session is not None:
+                self._me.session.asked(rank)
             return
-        prefix = next(was for was, now in ASK.items() if hello.purpose.startswith(now))
-        key = hello.rank, prefix + hello.purpose[4:]
+        key = rank, self._transport.purpose + name
         streams = self._live.get(key)
         if streams is None or streams.closed:
             say(link, link, IDLE if streams is None and self._transport.opens(key) else CLOSED, 0)

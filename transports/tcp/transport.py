@@ -30,7 +30,7 @@ from hocket.system.tls import Tls
 from hocket.transports.base import Context
 from hocket.transports.dialled import DialledChannels
 from hocket.transports.tcp.healing import HealingStreams
-from hocket.transports.tcp.mending import AGAIN, ASK, CONTROL, Mender
+from hocket.transports.tcp.mending import Mender
 from hocket.transports.tcp.stream import SocketStreams
 from hocket.transports.tcp.tls_channels import TlsStreams
 
@@ -73,11 +73,11 @@ class TcpTransport:
         self.ciphers: dict[int, int] = {}
         self.healing: set[int] = set()
         """Ranks to which broken connections are made again."""
-        self.mender = Mender(self, context.lost_after)
+        self.purpose = encryption.MARK if context.encrypt else PURPOSE
+        self.mender = Mender(self)
         self.unclosed: weakref.WeakSet[TcpChannels] = weakref.WeakSet()
         self._priorities: dict[tuple[int, str], int] = {}
         """The streams that are open, or are being opened."""
-        self._purpose = encryption.MARK if context.encrypt else PURPOSE
 
     @staticmethod
     def available() -> str | None:
@@ -112,6 +112,8 @@ class TcpTransport:
         near = not (HEALS_INSIDE or self.context.check)
         far = {r for r, o in known.items() if not near or o["network"] != network_id()}
         self.healing.update(r for r in far if known[r].get("heals") == HEALS)
+        if self.context.session is not None:
+            self.context.session.heal(self.mender, self.healing)
         self.ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in known.items()})
         return refusals
 
@@ -130,27 +132,29 @@ class TcpTransport:
         return self.addresses[rank][0]
 
     def _on_peer(self, link: Connection, hello: Hello) -> None:
-        prefix, kind = hello.purpose[:4], self._purpose
-        if prefix == ASK[kind]:
-            self.mender.asks(link, hello)
-            return
-        if hello.purpose == AGAIN[kind] + CONTROL:
-            self.mender.control_comes(link, hello)
-            return
-        take = self.mender.comes if prefix == AGAIN[kind] else self._on_stream
-        if take == self._on_stream and not hello.purpose.startswith(self._purpose):
+        if hello.purpose.startswith(self.purpose):
+            self.secured(link, hello, self._on_stream, logging.WARNING)
+        elif not self.mender.on_peer(link, hello):
             log.warning("hocket: closed a connection of rank %d: %s", hello.rank, encryption.DIFFERS)
             link.close()
-        elif self.context.encrypt:
-            me = self.context
-            encryption.Securing(
-                me.reactor, tuned(link), encryption.connection_key(link.key, hello.purpose, hello.rank, me.rank),
-                lambda end: take(end, link, hello),
-                lambda why: log.log(logging.WARNING if take == self._on_stream else logging.DEBUG,
-                                    "hocket: closed a connection of rank %d: %s", hello.rank, why),
-            )  # fmt: skip
-        else:
-            take(tuned(link), link, hello)
+
+    def secured(
+        self, link: Connection, hello: Hello, take: Callable[[Any, Connection, Hello], object], level: int
+    ) -> None:
+        """`take` a connection that another rank has dialled: a socket, or a Tls over it; and the socket.
+
+        level: at which it is logged that the other side could not encrypt it.
+        """
+        tuned(link)
+        if not self.context.encrypt:
+            take(link, link, hello)
+            return
+        encryption.Securing(
+            self.context.reactor, link,
+            encryption.connection_key(link.key, hello.purpose, hello.rank, self.context.rank),
+            lambda end: take(end, link, hello),
+            lambda why: log.log(level, "hocket: closed a connection of rank %d: %s", hello.rank, why),
+        )  # fmt: skip
 
     def _on_stream(self, stream: Any, link: Connection, hello: Hello) -> None:
         key = hello.rank, hello.purpose
@@ -196,9 +200,8 @@ class TcpTransport:
         attempts, and raises if there is no more use in trying.
         """
         me = self.context
-        hello = me.hello(self._purpose + name, rank)
+        hello = me.hello(self.purpose + name, rank)
         deadline = time.monotonic() + me.timeout
-        streams: Streams
         key = rank, hello.purpose
         self._priorities[key] = priority
         while True:
@@ -206,17 +209,11 @@ class TcpTransport:
             link = connect(("tcp", *self.addresses[rank]), me.key, hello, left, look)
             tuned(link)
             mark(link, priority)
-            end = self._secured(link, rank, hello.purpose, deadline, look) if me.encrypt else None
-            if end is None and me.encrypt:
-                continue
-            if rank in self.healing:
-                streams = HealingStreams(end or link, me.encrypt, self.mender.bell, me.check)
-            else:
-                streams = SocketStreams(link, receive=False) if end is None else TlsStreams(end)
-            break
+            end = self._secured(link, rank, hello.purpose, deadline, look) if me.encrypt else link
+            if end is not None:
+                break
         with self._lock:
-            if isinstance(streams, HealingStreams):
-                self.mender.add(key, streams)
+            streams = self._streams(key, end)
             if key in self._arrived:
                 stream, incoming = self._arrived.pop(key)
                 mark(incoming, priority)
@@ -224,6 +221,11 @@ class TcpTransport:
             else:
                 self._waiting[key] = streams, priority
         return streams
+
+    def _streams(self, key: tuple[int, str], end: Any) -> Streams:
+        if key[0] in self.healing:
+            return self.mender.streams(key, end)
+        return TlsStreams(end) if self.context.encrypt else SocketStreams(end, receive=False)
 
     def _secured(
         self, link: Connection, rank: int, purpose: str, deadline: float, look: Callable[[], object]
@@ -251,14 +253,14 @@ class TcpTransport:
     def arrived(self, channels: TcpChannels) -> list[int]:
         """The members whose streams wait until `channels` open theirs."""
         with self._lock:
-            purpose = self._purpose + channels.name
+            purpose = self.purpose + channels.name
             return [i for i, rank in enumerate(channels.members) if (rank, purpose) in self._arrived]
 
     def forget(self, channels: TcpChannels) -> None:
         """Nobody waits for their streams any more: those that come are closed."""
         with self._lock:
             for rank in channels.members:
-                key = rank, self._purpose + channels.name
+                key = rank, self.purpose + channels.name
                 self.mender.forget(key)
                 self._priorities.pop(key, None)
                 arrived, _ = self._arrived.pop(key, (None, None))
@@ -312,10 +314,7 @@ class TcpChannels(DialledChannels):
     def close(self) -> None:
         self.transport.forget(self)
         for streams in self.streams:  # which stay: an engine may still know them
-            if isinstance(streams, HealingStreams):
-                streams.close(self.transport.mender.linger)
-            else:
-                streams.close()
+            streams.close()
         super().close()
 
     def __del__(self) -> None:

@@ -130,7 +130,7 @@ def pair() -> object:
     bell, _ = socket.socketpair()
     streams = HealingStreams(ours, False, bell.fileno())
     yield streams, theirs
-    streams.close(lambda end: end.close())
+    streams.close()
     theirs.close()
     bell.close()
 
