@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -52,12 +51,11 @@ class Mending:
     def _begin(self, how: str, silent: float) -> bool:
         """A host that is silent has used up most of its limit by now: what is left of it is enough for one attempt."""
         left = max(PAUSE[1], self._reactor.lost_after - silent)
-        words = how, time.monotonic() + left
-        threading.Thread(target=self._mend, args=words, name="hocket-mend", daemon=True).start()
+        self._reactor.aside("mend", partial(self._mend, how, time.monotonic() + left))
         return True
 
     def _mend(self, how: str, deadline: float) -> None:
-        """On a thread of its own, until the link is whole, closed, or the peer is lost."""
+        """Until the link is whole, closed, or the peer is lost."""
         refused, pause = 0.0, PAUSE[0]
         while True:
             seconds = min(ATTEMPT, deadline - time.monotonic())

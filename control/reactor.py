@@ -49,6 +49,7 @@ class Reactor:
         self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_in, selectors.EVENT_READ, (self._drain, None))
         self._stopping = False
+        self._aside: set[threading.Thread] = set()
         self._thread = threading.Thread(target=self._run, name="hocket-reactor", daemon=True)
         _all.add(self)
         self._thread.start()
@@ -77,6 +78,19 @@ class Reactor:
         entry = (time.monotonic() + seconds, next(self._count), call)
         self._here(lambda: heapq.heappush(self._timers, entry))
 
+    def aside(self, name: str, call: Thunk) -> None:
+        """Run `call`, which may wait, on a thread of its own.  It looks at `dead` and ends: `close` waits for it."""
+
+        def run() -> None:
+            try:
+                call()
+            finally:
+                self._aside.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name=f"hocket-{name}", daemon=True)
+        self._aside.add(thread)
+        thread.start()
+
     def inside(self) -> bool:
         """Is this the reactor's own thread?"""
         return threading.get_ident() == self._thread.ident
@@ -87,7 +101,9 @@ class Reactor:
             return
         self.soon(self._stop)
         if not self.inside():
-            self._thread.join(timeout)
+            deadline = time.monotonic() + timeout
+            for thread in [self._thread, *list(self._aside)]:
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _here(self, call: Thunk) -> None:
         if self.inside():

@@ -291,7 +291,7 @@ class Mesh:
     def _dial(self, seat: Seat) -> None:
         if seat.uid not in self._links and seat.uid not in self._dialling and not self.closed:
             self._dialling.add(seat.uid)
-            threading.Thread(target=self._reach, args=(seat,), name="hocket-dial", daemon=True).start()
+            self.reactor.aside("dial", partial(self._reach, seat))
 
     def _reach(self, seat: Seat) -> None:
         """On a thread of its own: until that member is reached, or is none any more."""

@@ -3,6 +3,7 @@
 import logging
 import time
 
+from hocket.control.reactor import Reactor
 from support.faulty import wait_for
 
 
@@ -24,3 +25,18 @@ def test_reactor_sleeps(reactor):
     time.sleep(0.3)
     used = time.process_time() - before
     assert used < 0.03
+
+
+def test_close_waits_for_what_waits_aside():
+    reactor, steps = Reactor(), []
+
+    def wait() -> None:
+        steps.append("waits")
+        while not reactor.dead:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        steps.append("lets go")
+
+    reactor.aside("test", wait)
+    reactor.close()
+    assert steps == ["waits", "lets go"]

@@ -187,7 +187,7 @@ class Mender:
                 # It may have broken again before this line, and nobody else begins while somebody is busy.
                 self._me.reactor.later(LOOK if work == self._ask else 0.0, self._scan)
 
-        threading.Thread(target=run, name="hocket-mend", daemon=True).start()
+        self._me.reactor.aside("mend", run)
 
     # --- who sends
 
