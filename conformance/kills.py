@@ -1,11 +1,11 @@
-"""Is anything lost where servers and workers are killed?  copies=1: two servers, three workers, 1,000 kills.
+"""Is anything lost where servers and workers are killed?  copies=1: two servers, three workers, 1,000 losses.
 
     python -m hocket.conformance.kills [--pushes 100000] [--kills 1000] [--servers 2] [--workers 3] [--seed 1]
                                        [--module]
 
 Each worker pushes (1, number of the push) to 8 rows of its own, one push after the other, and writes down what it began
 and what was acknowledged.  Who is killed is replaced.  A server, or a server and a worker together, is killed once all
-shards are on two servers; a worker at any time.  At the end a row must have the number of pushes that were
+shards are on two servers; a worker at any time.  Others leave, as a worker does whose work is done.  At the end a row must have the number of pushes that were
 acknowledged, or one more where its worker was killed, and the sum of exactly these numbers.  Failover: from the kill
 until each living worker has had two more pushes acknowledged.  Exit code 1: a push was lost or counted twice, or
 nothing moved for a minute.  The ranks are this file again, with the argument `rank`.
@@ -44,9 +44,10 @@ TABLES: dict[str, Table] = {"e": Rows(2, dtype="float64", scale=0.0, room=ROOM),
 MEAN: dict[str, Table] = {"m": Range(4096, dtype="float64", slice=4096, mean=True)}
 OTHERS, SWEPT, EVERY = 10**6 + np.arange(8192), 256, 4
 """Rows of nobody; so many of them are pushed with each fourth push."""
-GENERATION, WHOLE, BEGUN, DONE, STOPPED, WORDS = range(6)
+GENERATION, WHOLE, BEGUN, DONE, STOPPED, LEAVE, WORDS = range(7)
 """A process's words on the board; the first row is the launcher's own."""
 STOP, JUDGE = 0, 1
+LEAVING = "worker leaves"
 HANG = 60.0
 """Seconds in which something has to move."""
 LOOK = 0.001
@@ -97,6 +98,8 @@ def _works(comm: Any, me: int, board: Any, first: Any, module: bool) -> None:
     row, keys, dice = board[me + 1], np.arange(me * ROWS, (me + 1) * ROWS), np.random.default_rng(me)
     with Client(comm, {**TABLES, **MEAN} if module else TABLES, timeout=HANG) as client:
         while not board[0, STOP]:
+            if row[LEAVE]:
+                return
             row[BEGUN] += 1
             client.push("e", np.tile((1.0, float(row[BEGUN])), (ROWS, 1)), rows=keys)
             row[DONE] += 1
@@ -190,11 +193,14 @@ class Cluster(ElasticTrial):
                 raise Trouble(f"process {process}, a {self.kinds[process]}, has ended: {self.cried(process)[-2000:]}")
 
 
-def kill(cluster: Cluster, victims: list[int]) -> float:
-    """Kill these, and put others in their places.  Seconds until each worker that lives goes on."""
+def kill(cluster: Cluster, victims: list[int], leaves: bool) -> float:
+    """Kill these, or let them leave, and put others in their places.  Seconds until each worker that lives goes on."""
     workers = [worker for worker in cluster.at_work() if worker not in victims]
     for victim in victims:
-        cluster.signal(victim, signal.SIGKILL)
+        if leaves:
+            cluster.board[1 + victim, LEAVE] = 1
+        else:
+            cluster.signal(victim, signal.SIGKILL)
     cluster.wait(HANG, victims)
     before = cluster.board[1:, DONE].copy()
     for victim in victims:
@@ -218,14 +224,14 @@ def run(
         while killed < kills:
             due = (killed + 1) * pushes // (kills + 1)
             cluster.until(lambda due=due: cluster.done() >= due, f"{due} pushes")  # type: ignore[misc]
-            who = dice.choice(["server", "worker", "server and worker"])
-            if who == "worker":
+            who = dice.choice(["server", "worker", "server and worker", LEAVING])
+            if "server" not in who:
                 cluster.until(lambda: len(cluster.at_work()) > 1, "a second worker that is at work")
             else:
                 cluster.until(cluster.steady, "a copy that is filled")
-            victims = [dice.choice(cluster.of(kind)) for kind in who.split(" and ")]
+            victims = [dice.choice(cluster.of(kind)) for kind in who.removesuffix(" leaves").split(" and ")]
             time.sleep(dice.uniform(0, MOMENT))
-            done.append(Kill(who, kill(cluster, victims)))
+            done.append(Kill(who, kill(cluster, victims, who == LEAVING)))
             killed += len(victims)
         cluster.until(lambda: cluster.done() >= pushes, f"{pushes} pushes")
         cluster.until(cluster.steady, "the last copy that is filled")
@@ -258,7 +264,7 @@ def wrong(process: int, rows: list[list[float]], done: int, begun: int) -> None:
 
 def table(acknowledged: int, kills: list[Kill]) -> str:
     """In Markdown."""
-    lines = ["| killed | times | failover: median ms | 99 % | most |", "|---|---|---|---|---|"]
+    lines = ["| lost | times | failover: median ms | 99 % | most |", "|---|---|---|---|---|"]
     for who in sorted({each.who for each in kills}):
         ms = [1e3 * each.seconds for each in kills if each.who == who]
         median, p99 = np.quantile(ms, 0.5), np.quantile(ms, 0.99)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Sequence
@@ -42,12 +43,15 @@ class Child:
 class ElasticTrial(Trial):
     """Members of an elastic job.  `hosts`: the names of theirs (switch.py), dealt out by `where`; none: no hosts."""
 
+    clocks = False
+    """Do processes of odd numbers have another clock of the time since the start (a time namespace)?  Said before."""
+
     def __init__(
         self, words: Sequence[str], size: int, transport: str, hosts: Sequence[str], where: Sequence[int], **env: str
     ) -> None:
         super().__init__(words, size, transport, hosts, where, HOCKET_ELASTIC="1", **env)
         self.env |= {"HOCKET_LOBBY": f"{self.directory}/lobby", STEERED: self.directory}
-        self._servers: list[ForkServer] = []
+        self._servers: list[list[ForkServer]] = []
         self._stack = contextlib.ExitStack()
 
     def __exit__(self, *exc: object) -> None:
@@ -55,11 +59,13 @@ class ElasticTrial(Trial):
         self._stack.close()
 
     def _prepare(self) -> None:
-        """A process for each host, from which its members are forked."""
+        """A process for each host and clock, from which its members are forked."""
+        clocks = [[], ["unshare", "--time", "--boottime", "100000"]] if self.clocks else [[]]
         for before in [on(name, self._path(f"host{i}")) for i, name in enumerate(self.names)] or [[]]:
-            begun = fork_server([*before, *self.words], self.directory, dict(self.env), piped=True)
-            self._servers.append(self._stack.enter_context(begun))
-        for server in self._servers:
+            commands = [[*before, *clock, *self.words] for clock in clocks]
+            begun = [fork_server(command, self.directory, dict(self.env), piped=True) for command in commands]
+            self._servers.append([self._stack.enter_context(each) for each in begun])
+        for server in itertools.chain(*self._servers):
             if not server.ready(lambda: False):
                 raise RuntimeError("the members cannot be forked")
 
@@ -99,4 +105,5 @@ class ElasticTrial(Trial):
         who = {"RANK": str(rank)} if self.names else {"HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)}
         own = {**self.env, **who, PROCESS: str(rank), HOST: str(host)}
         with open(self._path(f"{rank}.out"), "wb") as out, open(self._path(f"{rank}.err"), "wb") as err:
-            return Child(self._servers[host].fork(own, [(1, out.fileno()), (2, err.fileno())]))
+            servers = self._servers[host]
+            return Child(servers[rank % len(servers)].fork(own, [(1, out.fileno()), (2, err.fileno())]))

@@ -5,8 +5,10 @@
 
 runs `--jobs` elastic jobs side by side, one after the other, until time is over or so many events have happened.  An
 event is one of events.py: a kill, two, a stop, a cable that is pulled, and several at once: in a step, in the
-renewal, in the lobby, while the state moves.  A third of the jobs are crews: newcomers come that are slow or do not
-fit, and members leave.  Hosts are network namespaces (root); without them there are no cables.
+renewal, in the lobby, while the state moves.  A job lives as one of LIVES: by `renew`, with those who are silent or
+without; as a crew, where newcomers come that are slow or do not fit, and members leave; on the axes of a mesh.  In some
+jobs half of the processes have another clock (a time namespace; root).  Hosts are network namespaces (root); without
+them there are no cables.
 Prints what is wrong with the seed that repeats the events (their moments are not the same), and tables: how often what
 was; how long after a kill survivors knew it, had agreed, and had done the step again; how long members stood still for
 a newcomer.  Times are worth something with one job at a time (`--jobs 1`).
@@ -38,6 +40,7 @@ from hocket.system.namespaces.hosts import refusal, remove_stale
 from hocket.system.namespaces.switch import Switch, switch
 
 RANK = module("hocket.conformance.survive.rank")
+LIVES = ("wait", "expel", "crew", "mesh")
 OF_A_JOB = 12
 """Events."""
 
@@ -61,16 +64,17 @@ def measured(story: Story) -> dict[str, list[float]]:
 
 def job(
     options: argparse.Namespace, seed: int, until: float, at: Switch | None
-) -> tuple[list[str], dict[str, int], dict[str, list[float]]]:
-    """Faults of one job; how often what happened; seconds."""
+) -> tuple[list[str], str, dict[str, int], dict[str, list[float]]]:
+    """Faults of one job; how it lived; how often what happened; seconds."""
     dice = random.Random(f"{seed} job")
     where = [dice.randrange(options.hosts) for _ in range(options.ranks)] if at is not None else []
     where[:1] = [0] * len(where[:1])  # where the ranks meet
-    life = dice.choice(["wait", "expel", "crew"]) if options.life is None else options.life
+    life = dice.choice(LIVES) if options.life is None else options.life
     words = [*RANK, str(options.mb), life]
     names = at.hosts if at is not None else []
     transport = "hosts" if names else options.transport
     trial = ElasticTrial(words, options.ranks, transport, names, where, HOCKET_TIMEOUT="30")
+    trial.clocks = dice.random() < 0.3 and os.geteuid() == 0 and os.path.exists("/proc/self/ns/time")
     story, wrong = Story(trial, at, seed, options.ranks, life == "crew"), []
     with trial:
         try:
@@ -92,25 +96,27 @@ def job(
         trial.wait(PATIENCE)
         excused = ("hocket-events-", f"hocket-{os.getuid()}", *([EMPTY] if story.deeds.killed else []))
         left = [each for each in trial.left() if not any(word in each for word in excused)]
-    return wrong + [f"left behind: {each}" for each in left], story.counts, times
+    lived = f"{life}, two clocks" if trial.clocks else life
+    return wrong + [f"left behind: {each}" for each in left], lived, story.counts, times
 
 
 def worker(options: argparse.Namespace) -> dict[str, Any]:
     """One job after the other.  What was, and what is wrong."""
-    until, seed, counts = time.monotonic() + options.seconds, options.seed, Counter[str]()
+    until, seed, counts, lives = time.monotonic() + options.seconds, options.seed, Counter[str](), Counter[str]()
     times: dict[str, list[float]] = {}
-    bad = done = 0
+    bad = 0
     with contextlib.ExitStack() as stack:
         at = stack.enter_context(switch(options.hosts)) if options.hosts else None
         while time.monotonic() < until and (not options.events or counts.total() < options.events):
-            wrong, happened, seconds = job(options, seed, until, at)
+            wrong, lived, happened, seconds = job(options, seed, until, at)
             counts.update(happened)
+            lives[lived] += 1
             for name, values in seconds.items():
                 times.setdefault(name, []).extend(values)
             if wrong:
                 print(f"seed {seed}:", *wrong, sep="\n", file=sys.stderr, flush=True)
-            bad, done, seed = bad + bool(wrong), done + 1, seed + 1
-    return {"counts": counts, "times": times, "jobs": done, "bad": bad}
+            bad, seed = bad + bool(wrong), seed + 1
+    return {"counts": counts, "times": times, "lives": lives, "bad": bad}
 
 
 def side_by_side(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -134,16 +140,19 @@ def table(seconds: Mapping[str, list[float]]) -> str:
 
 def report(found: Sequence[Mapping[str, Any]], seconds: float) -> int:
     """The exit code."""
-    counts, times = Counter[str](), dict[str, list[float]]()
+    counts, lives, times = Counter[str](), Counter[str](), dict[str, list[float]]()
     for each in found:
         counts.update(each["counts"])
+        lives.update(each["lives"])
         for name, values in each["times"].items():
             times.setdefault(name, []).extend(values)
-    jobs, bad = (sum(each[name] for each in found) for name in ("jobs", "bad"))
+    bad = sum(each["bad"] for each in found)
     print("| what happened | times |\n|---|---|")
     print(*(f"| {name} | {count} |" for name, count in sorted(counts.items())), sep="\n")
     print(f"\n{table(times)}\n")
-    print(f"{counts.total()} events in {jobs} jobs, {bad} with a broken law; {seconds:.0f} s, {os.cpu_count()} cores")
+    print("; ".join(f"{count} jobs {life}" for life, count in sorted(lives.items())))
+    print(f"{counts.total()} events in {lives.total()} jobs, {bad} with a broken law; {seconds:.0f} s, "
+          f"{os.cpu_count()} cores")  # fmt: skip
     return 1 if bad else 0
 
 
@@ -159,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mb", type=float, default=1.0, help="megabytes of state (default: 1)")
     parser.add_argument("--hosts", type=int, default=None, help="0: none; default: 3 where this system allows them")
     parser.add_argument("--transport", choices=("shm", "tcp"), default="shm", help="without hosts")
-    parser.add_argument("--life", choices=("wait", "expel", "crew"), help="of all jobs; default: drawn for each")
+    parser.add_argument("--life", choices=LIVES, help="of all jobs; default: drawn for each")
     parser.add_argument("--jobs", type=int, default=1, help="so many side by side (default: 1)")
     parser.add_argument("--json", action="store_true", help="what was, as JSON")
     options = parser.parse_args(argv)

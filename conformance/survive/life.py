@@ -142,10 +142,14 @@ class Life:
         time.sleep(self.computes)
         gradient = np.full(self.state.size, part(self.t, self.comm.rank), np.float32)
         self.at("step")
-        self.comm.allreduce(gradient, "avg")
+        self.average(gradient)
         self.state += gradient
         self.t += 1
         return False
+
+    def average(self, gradient: Any) -> None:
+        """In place, over all members."""
+        self.comm.allreduce(gradient, "avg")
 
     def live(self) -> None:
         self.begin()

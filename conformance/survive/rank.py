@@ -1,6 +1,7 @@
-"""One member's process: its life (life.py, or together.py of a crew), and what it holds when it has left.
+"""One member's process: its life, and what it holds when it has left.
 
-__main__.py and lab/elastic/churn.py start it.
+life.py has the life, together.py that of a crew, meshed.py that on a mesh.  __main__.py and lab/elastic/churn.py start
+it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hocket.collectives.recording import memory
 from hocket.conformance.jobs.elastic import HOST, STEERED
 from hocket.conformance.jobs.trial import listen, say
 from hocket.conformance.survive.life import Fenced, Life
+from hocket.conformance.survive.meshed import Meshed
 from hocket.conformance.survive.together import Refused, Together
 from hocket.control.elastic import mesh, processes
 
@@ -48,7 +50,7 @@ def main(words: list[str]) -> int:
     """0, unless something was raised that a loss does not explain."""
     listen()
     vars(mesh)["kernel"] = own_kernel
-    before, kind = held(), Together if words[1] == "crew" else Life
+    before, kind = held(), {"crew": Together, "mesh": Meshed}.get(words[1], Life)
     life: Any = kind(float(words[0]), os.environ[STEERED], words[1] == "expel", *map(float, words[2:]))
     try:
         life.live()

@@ -18,8 +18,9 @@ def survives(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return out
 
 
-def test_a_job_survives(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "| again |" in survives(capsys, "--hosts", "0", "--events", "3", "--ranks", "3", "--each", "3")
+def test_a_job_on_a_mesh_survives(capsys: pytest.CaptureFixture[str]) -> None:
+    out = survives(capsys, "--hosts", "0", "--events", "3", "--ranks", "4", "--each", "3", "--life", "mesh")
+    assert "| again |" in out and "1 jobs mesh" in out
 
 
 def test_a_crew_survives_who_does_not_fit_and_who_is_stopped_in_a_sum(capsys: pytest.CaptureFixture[str]) -> None:
