@@ -312,15 +312,22 @@ class Holder:
         left = [who for who, its in list(self.workers.items()) if its is link]  # the others have a new link
         if self._never_greeted(link):
             left.append(link.uid)  # type: ignore[arg-type]
-        for who in left:
-            self.workers.pop(who, None)
-            self._left.add(who)
         for replica in list(self.replicas.values()):
             if replica.copy is link:
                 self._tell(replica, Cut(replica.shard.generation))
                 if self.view is not None and self.view.generation == replica.shard.generation:
                     self._link_again(replica, self.view)
-            for who in left:
+        self._without(left)
+
+    def look(self) -> None:
+        """Workers that have died before they had a link, too, are waited for no longer."""
+        self._without([uid for uid in self.member.dead if uid not in self._left and uid not in self.workers])
+
+    def _without(self, workers: Sequence[int]) -> None:
+        for who in workers:
+            self.workers.pop(who, None)
+            self._left.add(who)
+            for replica in list(self.replicas.values()):
                 self._tell(replica, Gone(who))
         with self._viewed:
             self._viewed.notify_all()

@@ -40,6 +40,8 @@ class Member:
         self._changed, self._over = threading.Event(), False
         self._machine = of.Machine(who, self.elastic, comm.generation)
         self._thread: threading.Thread | None = None
+        self._uids: list[int] = []
+        """The members' processes, by rank."""
         try:
             self._view(self._machine.begin())
         except MismatchError:
@@ -50,6 +52,11 @@ class Member:
             self._watch()
             self._thread = threading.Thread(target=self._keep, name="hocket-view", daemon=True)
             self._thread.start()
+
+    @property
+    def dead(self) -> list[int]:
+        """Processes that were lost in this generation, where no other one comes."""
+        return [] if self.elastic else [self._uids[rank] for rank in self.comm.lost]
 
     def mark(self, name: str, value: int) -> None:
         """Seen in `hocket top`, in metrics and in traces."""
@@ -90,6 +97,7 @@ class Member:
     def _say_and_hear(self, say: of.Say) -> of.Words:
         patience = None if say.patient else WAIT
         words = self.comm.share(list(self._say()), within="a parameter server", timeout=patience)
+        self._uids = [word[0] for word in words]
         return of.Words(self.comm.rank, self.comm.generation, words, self.comm.previous_ranks)
 
     def _renew(self, renew: of.Renew) -> of.Renewed:

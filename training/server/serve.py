@@ -84,10 +84,11 @@ class Server:
             self.close()
 
     def _count(self) -> None:
-        """Marks, where something has changed."""
+        """Marks, where something has changed; and a look at who has died."""
         before: dict[str, int] = {}
         while True:
             over = self.holder.over.wait(COUNT)
+            self.holder.look()
             shards = [each.shard for each in list(self.holder.replicas.values()) if each.shard.head]
             now = {
                 "server: changes": sum(each.order for each in shards),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import SGD, Client, Range, Rows, Server, serve
+from support.jobs import Job
 from support.worlds import same, spread
 
 ONES = np.ones((5, 7), np.float32)
@@ -211,6 +213,30 @@ def leaves_in_the_middle(comm: Communicator) -> None:
 @pytest.mark.parametrize("transport", ["threads", "shm"])
 def test_a_worker_that_leaves_with_an_error(transport: str) -> None:
     spread(leaves_in_the_middle, 3, transport)
+
+
+DIES_EARLY = """
+import os, signal
+import numpy as np
+import hocket
+from hocket.training import Client, Range, serve
+comm = hocket.init()
+if comm.rank == 0:
+    assert serve(comm, {"w": Range(3)}, on=[0]).wait(20)
+else:
+    if comm.rank == 2:
+        hocket.connect = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    with Client(comm, {"w": Range(3)}) as client:
+        client.push("w", np.ones(3))
+        assert client.tick() == 1 and client.pull("w").tolist() == [1.0] * 3
+    print("went on")
+"""
+
+
+def test_a_worker_that_dies_before_its_first_link_is_not_waited_for() -> None:
+    with Job(3, DIES_EARLY) as job:
+        ends = job.wait(30)
+    assert [end.code for end in ends] == [0, 0, -signal.SIGKILL] and "went on" in ends[1].out, ends
 
 
 def differ(comm: Communicator) -> None:
