@@ -6,6 +6,7 @@ Needs the right to make namespaces (root); CI without it has no such machine, an
 from __future__ import annotations
 
 import pathlib
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -176,3 +177,62 @@ def test_cut_cable(hosts: list[str], tmp_path: pathlib.Path) -> None:
         assert said["error"] == "PeerLostError" and said["ranks"] and set(said["ranks"]) <= other_side, (rank, said)
         assert said["at"] - cut < 6.5, (rank, said["at"] - cut)  # the limit of 5, a probe, and a busy machine
         assert said["left"] == [], said
+
+
+OUTAGE = """
+import pathlib, sys
+comm = hocket.init()
+x = np.arange(50000.0)
+expected = 4 * x
+over = pathlib.Path({over!r})
+ready()
+slowest, back, stop = 0.0, 0.0, False
+while not stop:
+    began = time.monotonic()
+    stop = comm.allreduce(np.array([over.exists()]), "max")[0]
+    assert np.array_equal(comm.allreduce(x, out=np.empty_like(x)), expected)
+    if time.monotonic() - began > slowest:
+        back = time.monotonic()
+        slowest = back - began
+    time.sleep(0.01)
+say(slowest=slowest, back=back, explain=comm.explain())
+comm.close()
+"""
+
+
+def tc(host: str, how: str, *queue: str) -> None:
+    subprocess.run(["tc", "-n", host, "qdisc", how, "dev", CABLE, "root", *queue], check=True)
+
+
+@pytest.mark.parametrize(
+    ("master", "out", "after"),
+    [(V6[0], 2.0, {}), pytest.param(V4[0], 8.0, {"HOCKET_LOST_AFTER": "20"}, marks=pytest.mark.more),
+     pytest.param(V6[0], 20.0, {"HOCKET_LOST_AFTER": "60"}, marks=pytest.mark.more)],
+    ids=["ipv6", "longer than by default", "a long one"],
+)  # fmt: skip
+def test_an_outage_is_no_loss(
+    hosts: list[str], master: str, out: float, after: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    """Connections are reset, then the cable is out: bytes flow within 2 s of its return, and all sums are right."""
+    over = tmp_path / "over"
+    with job_on(hosts, OUTAGE.format(over=str(over)), tmp_path, master=master, **after) as run:
+        all_ready(tmp_path, range(4))
+        other = f"[{V6[1]}]" if ":" in master else V4[1]
+        ss = ["ip", "netns", "exec", hosts[0], "ss", "-K", "state", "established", "dst", other]
+        for _ in range(3):
+            time.sleep(0.1)
+            subprocess.run(ss, check=True, capture_output=True)
+        for host in hosts:  # nothing passes; an interface that is down would lose its IPv6 addresses besides
+            tc(host, "replace", "pfifo", "limit", "0")
+        time.sleep(out)
+        for host in hosts:
+            tc(host, "delete")
+        up = time.monotonic()
+        time.sleep(2.0)
+        over.touch()
+        ends = run.wait(60)
+    assert [end.code for end in ends] == [0] * 4, "\n".join(end.err for end in ends)
+    for end in ends:
+        said = facts(end)
+        assert "made again" in said["explain"], said
+        assert said["slowest"] > out - 0.5 and said["back"] - up < 2.0, said
