@@ -13,6 +13,7 @@ import contextlib
 import heapq
 import itertools
 import logging
+import math
 import os
 import selectors
 import signal
@@ -74,7 +75,9 @@ class Reactor:
             os.write(self._wake_out, b"!")
 
     def later(self, seconds: float, call: Thunk) -> None:
-        """Run `call` on the reactor's thread in `seconds`; after the sockets that are ready then."""
+        """Run `call` on the reactor's thread in `seconds`; after the sockets that are ready then.  inf: never."""
+        if seconds == math.inf:
+            return
         entry = (time.monotonic() + seconds, next(self._count), call)
         self._here(lambda: heapq.heappush(self._timers, entry))
 

@@ -16,8 +16,8 @@ from hocket.system.namespaces.switch import Switch
 
 PATIENCE = 60.0
 """Seconds in which everything has to happen: more is a hang."""
-NOTICED = 0.5, 12.0
-"""Seconds that a cable is out: of one that may not be noticed, and of one that is."""
+NOTICED = 2.5, 12.0
+"""Seconds that a cable is out: of one that may not be noticed (HOCKET_LOST_AFTER is 5), and of one that is."""
 
 
 class Wrong(Exception):
@@ -235,11 +235,16 @@ class Story:
         return host
 
     def short_cut(self) -> None:
-        """So short that nobody may be left out."""
+        """So short that nobody may be left out, also where somebody dies or connections break meanwhile."""
         assert self.switch is not None
-        host = self.dice.randrange(len(self.switch.hosts))
+        host, more = self.dice.randrange(len(self.switch.hosts)), self.dice.random()
+        if more < 0.3:
+            self.note(f"resets host {host}'s connections")
+            self.switch.reset(host)
         self.note(f"pulls host {host}'s cable")
         self.switch.pull(host)
+        if more > 0.7:
+            self._kill(self._victims(1))
         time.sleep(self.dice.random() * NOTICED[0])
         self._plug(host)
 

@@ -24,9 +24,9 @@ from hocket.control.elastic.door import Door, Iam, Take
 from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
 from hocket.control.elastic.processes import Process, kernel, started, watch
 from hocket.control.elastic.proving import Identity
-from hocket.control.elastic.reaching import PEER, Own, address_of, reach
+from hocket.control.elastic.reaching import PEER, Gone, Own, reach_any
 from hocket.control.handshake import Hello
-from hocket.control.link import LIMIT, Link, Once, encode
+from hocket.control.link import GONE, LIMIT, Link, Once, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, To
@@ -46,10 +46,10 @@ PROOF = 2.0, 0.3
 """Seconds in which a kernel may prove that a process is dead whose connection has ended: this host's, another's.
 
 This host's proves it at once, but where all cores are busy not within half a second."""
-OTHER_WAY = 1.0, 2.0
+OTHER_WAY = 0.3, 0.6
 """Seconds after which the lower rank dials, at random: two that dial each other at once close both connections."""
 COMES = 3.0
-"""Seconds in which a member of a new generation reaches the others."""
+"""Seconds, at least, in which a member of a new generation reaches the others."""
 HURRY = 1.0
 """Seconds in which a round may end where a member has called for the next generation."""
 ASK = 0.3
@@ -92,6 +92,8 @@ class Mesh:
         """The sockets of processes of this host: one that is killed cannot remove its own."""
         self._mine = Renews(-1, {})
         self._renewing: dict[str, Renews] = {}
+        self._cut: dict[str, Link] = {}
+        """The connection that has ended, of members with which there is none."""
         self._vain: dict[str, int] = {}
         """Connections with a process that ended one after the other before it said anything."""
         self._door = Door(reactor, own, self._arrives)
@@ -274,7 +276,7 @@ class Mesh:
             if self.now.rank is not None and self.now.ranks[seat.uid] < self.now.rank:
                 self._dial(seat)
         number = self.now.number
-        self.reactor.later(COMES, lambda: self._who_came(number))
+        self.reactor.later(max(COMES, self.reactor.lost_after), lambda: self._who_came(number))
         self._look()
 
     def _watch(self, seat: Seat) -> Process | None:
@@ -297,18 +299,17 @@ class Mesh:
         """On a thread of its own: until that member is reached, or is none any more."""
         pause = AGAIN[0]
         while not self._given_up(seat.uid):
-            for address in seat.addresses:
-                try:
-                    link = Link(self.reactor, reach(self.own, address_of(address), PEER, DIAL))
-                except TransportError as why:
-                    log.debug("hocket: %s", why)
-                    continue
-                proof = self._identity.proof(seat.public, self.uid, seat.uid, link.key) if seat.public else ""
-                self.reactor.soon(partial(self._reached, seat.uid, link, proof))
-                return
-            self.reactor.soon(lambda: self._not_reached(seat.uid))
-            time.sleep(pause)
-            pause = min(2 * pause, AGAIN[1])
+            try:
+                link = Link(self.reactor, reach_any(self.own, seat.addresses, PEER, DIAL))
+            except TransportError as why:
+                if isinstance(why, Gone):
+                    self.reactor.soon(lambda: self._not_reached(seat.uid))
+                time.sleep(pause)
+                pause = min(2 * pause, AGAIN[1])
+                continue
+            proof = self._identity.proof(seat.public, self.uid, seat.uid, link.key) if seat.public else ""
+            self.reactor.soon(partial(self._reached, seat.uid, link, proof))
+            return
         self.reactor.soon(lambda: self._dialling.discard(seat.uid))
 
     def _given_up(self, uid: str) -> bool:
@@ -334,10 +335,11 @@ class Mesh:
             return
         if uid in self._links:
             self._links[uid].close()
+        self._cut.pop(uid, None)
         self._links[uid] = link
         link.most = LIMIT
         link.on_message = lambda packed: self._hears(uid, packed)
-        link.on_end = lambda how: self._lost(uid, link)
+        link.on_end = lambda how: self._lost(uid, link, how in GONE.values())
         if self._mine.generation == self.now.number:
             link.send(pack(self._mine))
         self._do(self.generations.linked(uid))
@@ -358,15 +360,21 @@ class Mesh:
         with self._changed:
             self._changed.notify_all()
 
-    def _lost(self, uid: str, link: Link) -> None:
-        """Its connection has ended; if it is dead, a kernel will soon say so."""
+    def _lost(self, uid: str, link: Link, silent: bool) -> None:
+        """Its connection has ended; if it is dead, a kernel will soon say so: its own one, or by refusing to connect.
+
+        Else it is unreachable once its host has been silent for the limit, as it was if the system ended this one.
+        """
         if self._links.get(uid) is not link:
             return
         del self._links[uid]
+        self._cut[uid] = link
         if self.generations is None or self.closed:
             return
         self._do(self.generations.cut(uid))
-        self.reactor.later(PROOF[self._watched.get(uid) is None], lambda: self._not_reached(uid))
+        proof = PROOF[self._watched.get(uid) is None]
+        limit = proof if silent else max(proof, self.reactor.lost_after)
+        self.reactor.later(limit, lambda: self._not_reached(uid) if self._cut.get(uid) is link else None)
         seat = next((each for each in self.generations.others() if each.uid == uid), None)
         if seat is not None and self.now.rank is not None:
             # The lower rank dials too if the higher one does not: the others may have gone on without this process.

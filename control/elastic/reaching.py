@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,9 +12,17 @@ from hocket.control import encryption
 from hocket.control.addresses import BindAddress
 from hocket.control.dial import dial
 from hocket.control.handshake import Address, Hello
+from hocket.errors import TransportError
 
+log = logging.getLogger("hocket.control")
 PEER, LOBBY = "peer", "lobby"
 """Purposes of a connection: between members, or a newcomer's."""
+REFUSED = errno.ECONNREFUSED, errno.ENOENT
+"""Errors of a host that is there, where nobody listens."""
+
+
+class Gone(TransportError):
+    """Nobody listens any more where it did, so the process has ended."""
 
 
 class Own(NamedTuple):
@@ -35,6 +45,19 @@ def reach(own: Own, address: Address, purpose: str, seconds: float) -> socket.so
     if not secured:
         return sock
     return encryption.secured_dial(sock, encryption.connection_key(sock.key, PEER, 0, 0), seconds)
+
+
+def reach_any(own: Own, addresses: Sequence[Sequence[Any]], purpose: str, seconds: float) -> socket.socket:
+    """As `reach`, at the first of these that answers.  Gone: none does, and the host says so of each."""
+    refused = 0
+    for address in addresses:
+        try:
+            return reach(own, address_of(address), purpose, seconds)
+        except TransportError as why:
+            log.debug("hocket: %s", why)
+            refused += why.errno in REFUSED
+    text = f"no answer at {list(addresses)}"
+    raise Gone(text) if refused == len(addresses) else TransportError(text)
 
 
 def address_of(words: Sequence[Any]) -> Address:
