@@ -3,12 +3,13 @@
     python -m hocket.conformance.kills [--pushes 100000] [--kills 1000] [--servers 2] [--workers 3] [--seed 1]
                                        [--module]
 
-Each worker pushes (1, number of the push) to 8 rows of its own, one push after the other, and writes down what it began
-and what was acknowledged.  Who is killed is replaced.  A server, or a server and a worker together, is killed once all
-shards are on two servers; a worker at any time.  Others leave, as a worker does whose work is done.  At the end a row must have the number of pushes that were
-acknowledged, or one more where its worker was killed, and the sum of exactly these numbers.  Failover: from the kill
-until each living worker has had two more pushes acknowledged.  Exit code 1: a push was lost or counted twice, or
-nothing moved for a minute.  The ranks are this file again, with the argument `rank`.
+Each worker pushes (1, number of the push) to 8 rows of its own, one push after the other, and writes down what it
+began and what was acknowledged. Who is killed is replaced. A server, or a server and a worker together, is killed
+once all shards are on two servers; a worker at any time. Others leave, as a worker does whose work is done. At the
+end a row must have the number of pushes that were acknowledged, or one more where its worker was killed, and the sum
+of exactly these numbers. Failover: from the kill until each living worker has had two more pushes acknowledged. Exit
+code 1: a push was lost or counted twice, or nothing moved for a minute. The ranks are this file again, with the
+argument `rank`.
 
 Most rows lie in a file: workers push zeros to so many others that their table's room does not hold them.  `--module`:
 with clock="bsp", as `hocket.torch.Served` has it, each worker also pushes ones to a table with mean=True and ends a
