@@ -237,13 +237,13 @@ class Story:
     def short_cut(self) -> None:
         """So short that nobody may be left out, also where somebody dies or connections break meanwhile."""
         assert self.switch is not None
-        host, more = self.dice.randrange(len(self.switch.hosts)), self.dice.random()
-        if more < 0.3:
-            self.note(f"resets host {host}'s connections")
-            self.switch.reset(host)
+        host = self.dice.randrange(len(self.switch.hosts))
         self.note(f"pulls host {host}'s cable")
         self.switch.pull(host)
-        if more > 0.7:
+        if self.dice.random() < 0.5:
+            self.note(f"resets host {host}'s connections, of which the others do not hear")
+            self.switch.reset(host)
+        if self.dice.random() < 0.5:
             self._kill(self._victims(1))
         time.sleep(self.dice.random() * NOTICED[0])
         self._plug(host)

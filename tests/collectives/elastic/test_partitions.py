@@ -9,6 +9,9 @@ import json
 import os
 import pathlib
 import secrets
+import signal
+import subprocess
+import time
 from typing import Any
 
 import pytest
@@ -62,9 +65,14 @@ for rank in range({size}):  # who ends is proven to be dead, and then the last o
 """
 
 
-def on_two_hosts(where: list[int], tmp_path: pathlib.Path, patience: float, granting: bool = False) -> list[list[Any]]:
+def on_two_hosts(
+    where: list[int], tmp_path: pathlib.Path, patience: float, granting: bool = False, killed: int | None = None
+) -> list[list[Any]]:
     """The result of each rank's first renew, while the cable was cut, and of its second, if it had to, when it was
-    whole."""
+    whole.
+
+    killed: this rank is killed then, and the connections of host 0 are reset; the cable is whole again after 2 s.
+    """
     size = len(where)
     directory = str(tmp_path / "notes")
     os.mkdir(directory, 0o700)
@@ -81,13 +89,21 @@ def on_two_hosts(where: list[int], tmp_path: pathlib.Path, patience: float, gran
             for rank in ranks:
                 wait_for(job, f"ready {rank}", 40)
             ip("-n", names[0], "link", "set", CABLE, "down")
+            if killed is not None:
+                reset = ["ip", "netns", "exec", names[0], "ss", "-K", "state", "connected", "dst", V4[1]]
+                subprocess.run(reset, check=True, capture_output=True)
+                job.signal(killed, signal.SIGKILL)
+                mark(job, f"over {killed}")
+                time.sleep(2.0)
+                ip("-n", names[0], "link", "set", CABLE, "up")
             for rank in ranks:
-                wait_for(job, f"tried {rank}", 60)
+                if rank != killed:
+                    wait_for(job, f"tried {rank}", 60)
             ip("-n", names[0], "link", "set", CABLE, "up")
             mark(job, "whole")
             ends = job.wait(60)
             job.directory = own
-    assert all(end.code == 0 for end in ends), ends
+    assert all(end.code == 0 for rank, end in enumerate(ends) if rank != killed), ends
     return [[json.loads(line) for line in end.out.splitlines()] for end in ends]
 
 
@@ -97,6 +113,12 @@ def test_more_than_half_go_on_and_the_others_cannot_come_back(tmp_path: pathlib.
         assert said[rank] == [["went on", 1, ["first 1", "first 2"], 2.0]]
     assert said[0][0][0] == "TimeoutError" and "more than half" in said[0][0][1]
     assert said[0][1][0] == "PeerLostError" and "could not reach it" in said[0][1][1]
+
+
+def test_an_outage_that_is_shorter_than_the_limit_leaves_nobody_out(tmp_path: pathlib.Path) -> None:
+    """Though the connections are broken, more than half of those that live could go on, and one is dead."""
+    said = on_two_hosts([0, 0, 0, 0, 1], tmp_path, 15.0, killed=2)
+    assert [said[r] for r in (0, 1, 3, 4)] == [[["went on", 1, [f"first {r}" for r in (0, 1, 3, 4)], 4.0]]] * 4
 
 
 @pytest.mark.more
