@@ -14,6 +14,7 @@ from hocket.collectives.layouts.layout import Layout
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DType, by_name, from_numpy, from_torch_name
 
+LOSSLESS = "lossless"
 ONE = "x"
 """The name of a list that stands alone."""
 SHOWN = 4
@@ -23,7 +24,9 @@ SHOWN = 4
 class Given:
     """The arrays and layouts of one rank, by number: names are sorted."""
 
-    def __init__(self, comm: Comm, tree: Any, source: Any, target: Any, into: Any, dtype: Any) -> None:
+    def __init__(
+        self, comm: Comm, tree: Any, source: Any, target: Any, into: Any, dtype: Any, codec: Any = None
+    ) -> None:
         rank = comm.rank
         for each, what in ((source, "source"), (target, "target")):
             if not isinstance(each, (Layout, Mapping)):
@@ -50,6 +53,16 @@ class Given:
         asked = dtype if isinstance(dtype, Mapping) else dict.fromkeys(self.names, dtype)
         self._known(asked, "dtype")
         self.asked = [_dtype(asked.get(name)) for name in self.names]
+        self.named = isinstance(codec, Mapping)
+        """Is the codec said for each array?  One for all counts where it can."""
+        codecs = codec if isinstance(codec, Mapping) else dict.fromkeys(self.names, codec)
+        self._known(codecs, "codec")
+        self.codecs = [codecs.get(name) for name in self.names]
+        if wrong := [each for each in self.codecs if each not in (None, LOSSLESS)]:
+            raise ArgumentError(
+                f"codec={wrong[0]!r}: arrays that move take 'lossless' alone, as all holders keep equal bits; for "
+                "fewer bytes say dtype=, which rounds once"
+            )
 
     @property
     def digest(self) -> str:
@@ -59,8 +72,11 @@ class Given:
     @property
     def digests(self) -> list[str]:
         """The same of each array."""
-        rows = zip(self.names, self.sources, self.targets, self.asked, strict=True)
-        return [_digest(name, source.digest, target.digest, str(asked)) for name, source, target, asked in rows]
+        rows = zip(self.names, self.sources, self.targets, self.asked, self.codecs, strict=True)
+        return [
+            _digest(name, source.digest, target.digest, str(asked), str(codec))
+            for name, source, target, asked, codec in rows
+        ]
 
     def _layouts(self, given: Any, what: str) -> list[Layout]:
         if isinstance(given, Layout):

@@ -24,6 +24,9 @@ from hocket.collectives.layouts.lines import Table, steps, table
 from hocket.collectives.layouts.pulls import ROW, STEP, Pull, Reach, Rows, row_of, rows
 from hocket.collectives.waiting.several import wait_any
 from hocket.collectives.waiting.work import Work
+from hocket.errors import TransportError
+from hocket.kernels.codecs import Codec
+from hocket.kernels.cpu.reduce import pack_array, unpack_array
 from hocket.kernels.digest import digest
 from hocket.kernels.dtypes import DType
 
@@ -31,6 +34,8 @@ ALONE = 1 << 14
 """Bytes from which a part is a message of its own."""
 LEAST, MOST = 1 << 16, 1 << 19
 """Bytes of a block: what `room` allows, but no less and no more: one twice as long does not stay in a core's cache."""
+PLAIN, LENGTH, WIRE = range(3)
+"""Tags: of parts as they are; of the length of a packed one, which comes ahead of it; of a packed one."""
 UNDER_WAY = 2
 """Messages of a pair in one direction at once."""
 
@@ -40,15 +45,17 @@ class Kinds(NamedTuple):
 
     have: DType
     want: DType
+    form: Codec | None = None
+    """The codec of its messages between hosts."""
 
 
 class Message:
     """Parts of arrays that travel together, or one that travels `straight`, from memory to memory."""
 
-    __slots__ = ("moves", "nbytes", "straight", "table")
+    __slots__ = ("form", "moves", "nbytes", "straight", "table")
 
-    def __init__(self, moves: tuple[Move, ...], nbytes: int, straight: bool) -> None:
-        self.moves, self.nbytes, self.straight = moves, nbytes, straight
+    def __init__(self, moves: tuple[Move, ...], nbytes: int, straight: bool, form: Codec | None = None) -> None:
+        self.moves, self.nbytes, self.straight, self.form = moves, nbytes, straight, form
         self.table: Table | None = None
         """Its parts in this rank's arrays, made at its first use: a block is their other end, from address 0 on."""
 
@@ -58,12 +65,13 @@ def block_of(room: int, size: int) -> int:
     return max(LEAST, min(MOST, room // (2 * UNDER_WAY * max(1, size - 1))))
 
 
-def messages(moves: Sequence[Move], kinds: Sequence[Kinds], block: int) -> Iterator[Message]:
-    """The messages of one pair: the same at both ends."""
+def messages(moves: Sequence[Move], kinds: Sequence[Kinds], block: int, far: bool = False) -> Iterator[Message]:
+    """The messages of one pair: the same at both ends.  `far`: they are on two hosts."""
     waiting: list[Move] = []
     held = 0
     for move in moves:
         nbytes = count(move.box) * kinds[move.array].want.itemsize
+        form = kinds[move.array].form if far else None
         same = kinds[move.array].have == kinds[move.array].want
         whole = contiguous(move.box, move.source.box) and contiguous(move.box, move.target.box)
         if nbytes < ALONE:
@@ -72,11 +80,11 @@ def messages(moves: Sequence[Move], kinds: Sequence[Kinds], block: int) -> Itera
                 waiting, held = [], 0
             waiting.append(move)
             held += nbytes
-        elif whole and same:
+        elif whole and same and form is None:
             yield Message((move,), nbytes, True)
         else:
             for box in _blocks(move.box, kinds[move.array].want.itemsize, block):
-                yield Message((move._replace(box=box),), count(box) * kinds[move.array].want.itemsize, False)
+                yield Message((move._replace(box=box),), count(box) * kinds[move.array].want.itemsize, False, form)
     if waiting:
         yield Message(tuple(waiting), held, False)
 
@@ -129,11 +137,11 @@ class Arrays:
         """The elements of a move where they are, converted if they are to be."""
         held = (self.made if move.when == HAND_ON else self.held)[move.array][move.source.place]
         part = held[inside(move.box, move.source.box)]
-        return converted(part, *self.kinds[move.array]) if self.converts(move) else part
+        return converted(part, *self.kinds[move.array][:2]) if self.converts(move) else part
 
     def converts(self, move: Move) -> bool:
         """Do its elements become another dtype?"""
-        have, want = self.kinds[move.array]
+        have, want, _ = self.kinds[move.array]
         return have != want and move.when == FETCH
 
     def into(self, move: Move) -> Words:
@@ -255,9 +263,11 @@ class Mover:
     def _by_peer(self, moves: Sequence[Move], peer: Callable[[Move], int]) -> dict[int, list[Message]]:
         """The messages with each peer; those with the next rank come first, so that not all turn to one."""
         size, me = self.comm.size, self.comm.rank
+        here = next(host for host in self.comm.membership.hosts if me in host)
         ordered = sorted(moves, key=lambda move: (peer(move) - me) % size)
         return {
-            each: list(messages(list(some), self.kinds, self.arrays.block)) for each, some in groupby(ordered, key=peer)
+            each: list(messages(list(some), self.kinds, self.arrays.block, each not in here))
+            for each, some in groupby(ordered, key=peer)
         }
 
     def run(self, timeout: float | None) -> list[Damaged]:
@@ -296,6 +306,10 @@ class _Flight(NamedTuple):
     seal: Words | None
     """The digest of its bytes, which comes behind them."""
     works: list[Work]
+    coming: Words | None = None
+    """The length of what is packed, which is not on its way yet."""
+    wire: Words | None = None
+    """The packed bytes."""
 
 
 class Way:
@@ -314,10 +328,18 @@ class Way:
 
     def next(self) -> None:
         """The first message has ended: take what it brought, and begin another."""
-        message, data, block, seal, works = self.flights.popleft()
+        flight = self.flights.popleft()
+        message, data, block, seal, works, coming, wire = flight
         for work in works:
             work.wait()
+        if coming is not None:
+            wire = numpy.empty(_bounded(coming, message, self.peer), numpy.uint8)
+            works = self._calls([wire, seal], WIRE)
+            self.flights.appendleft(flight._replace(works=works, coming=None, wire=wire))
+            return
         if self.comes:
+            if wire is not None and message.form is not None:
+                unpack_array(_words(data, message.form), wire, message.form)
             if seal is not None and self.damaged is not None and digest(data) != seal[0]:
                 self.damaged += [Damaged(move.array, move.box, self.peer) for move in message.moves]
             if block is not None:
@@ -344,11 +366,30 @@ class Way:
         seal = None
         if self.damaged is not None:
             seal = numpy.array([0 if self.comes else digest(data)], numpy.uint64)
+        if message.form is None:
+            return _Flight(message, data, block, seal, self._calls([data, seal], PLAIN))
+        if self.comes:
+            length = numpy.zeros(1, numpy.int64)
+            return _Flight(message, data, block, seal, self._calls([length], LENGTH), length)
+        wire = pack_array(_words(data, message.form), message.form)
+        works = self._calls([numpy.array([wire.size])], LENGTH) + self._calls([wire, seal], WIRE)
+        return _Flight(message, data, block, seal, works, wire=wire)
+
+    def _calls(self, arrays: Sequence[Words | None], tag: int) -> list[Work]:
         call = self.comm.recv if self.comes else self.comm.send
-        works = [
-            call(each, self.peer, async_op=True, timeout=self.timeout) for each in (data, seal) if each is not None
-        ]
-        return _Flight(message, data, block, seal, works)
+        given = [each for each in arrays if each is not None]
+        return [call(each, self.peer, tag, async_op=True, timeout=self.timeout) for each in given]
+
+
+def _words(data: Words, form: Codec) -> Words:
+    return data.view(f"u{form.itemsize}")
+
+
+def _bounded(length: Words, message: Message, peer: int) -> int:
+    """The length that a peer has told.  TransportError: no codec makes so many bytes of these."""
+    if not 0 <= length[0] <= message.nbytes + message.nbytes // 100 + 16:
+        raise TransportError(f"rank {peer} announces {length[0]} bytes for a part of {message.nbytes}")
+    return int(length[0])
 
 
 def drain(ways: Sequence[Way]) -> None:

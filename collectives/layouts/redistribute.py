@@ -19,6 +19,7 @@ from hocket.collectives.layouts.held import Array, convertible, new
 from hocket.collectives.layouts.moving import Arrays, Damaged, Kinds, Mover, block_of
 from hocket.collectives.layouts.pulls import Reach
 from hocket.errors import ArgumentError, Error, MismatchError
+from hocket.kernels.codecs import PACKED, Codec
 from hocket.kernels.dtypes import DType, by_name
 
 ROOM = 64 << 20
@@ -36,17 +37,20 @@ class Redistribution:
 
     def __init__(
         self, comm: Comm, tree: Any, source: Any, target: Any, into: Any, dtype: Any, room: int, check: bool,
-        timeout: float | None,
+        timeout: float | None, codec: Any = None,
     ) -> None:  # fmt: skip
         given, why = None, ""
         try:
             room = whole(room, "room")
-            given = Given(comm, tree, source, target, into, dtype)
+            given = Given(comm, tree, source, target, into, dtype, codec)
         except Error as error:
             why = str(error)
         dtypes, of_torch = agreed(comm, given, why, [room, bool(check)], timeout)
         assert given is not None
-        kinds = [Kinds(have, want or have) for have, want in zip(dtypes, given.asked, strict=True)]
+        kinds = [
+            Kinds(have, want or have, _form(want or have, codec, name, given))
+            for have, want, codec, name in zip(dtypes, given.asked, given.codecs, given.names, strict=True)
+        ]
         rows = zip(given.names, given.sources, given.targets, [each.want.itemsize for each in kinds], strict=True)
         moves = deal(list(rows), [list(host) for host in comm.membership.hosts])
         self._given, self._timeout = given, timeout
@@ -109,6 +113,13 @@ def agreed(
     ]
 
 
+def _form(want: DType, codec: str | None, name: str, given: Given) -> Codec | None:
+    """The codec of an array's messages between hosts."""
+    if codec is not None and given.named and want.name not in PACKED:
+        raise ArgumentError(f"codec[{name!r}]: 'lossless' takes {', '.join(PACKED)}, and the array is {want}")
+    return None if codec is None else PACKED.get(want.name)
+
+
 def _told(given: Given | None, why: str, options: list[Any]) -> dict[str, Any]:
     if given is None or why:
         return {"why": why, "options": options, "digest": "", "held": [], "into": [], "torch": []}
@@ -128,7 +139,7 @@ def _raise_apart(comm: Comm, given: Given, rank: int, timeout: float | None, wit
     first, other = rows[0], rows[rank]
     name = min(name for name in {*first, *other} if first.get(name) != other.get(name))
     lacks = [0] * (name not in first) + [rank] * (name not in other)
-    what = f"rank {lacks[0]} does not name it" if lacks else "its layouts or dtype= differ"
+    what = f"rank {lacks[0]} does not name it" if lacks else "its layouts, dtype= or codec= differ"
     raise ArgumentError(f"{within}: ranks 0 and {rank} were given other things for array {name!r}: {what}")
 
 

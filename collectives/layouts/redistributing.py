@@ -15,7 +15,7 @@ class Redistributing:
     @at_once
     def redistribute(
         self, tree: Any, source: Any, target: Any, *, into: Any = None, dtype: Any = None, room: int = ROOM,
-        check: bool = False, async_op: bool = False, timeout: float | None = None,
+        check: bool = False, codec: Any = None, async_op: bool = False, timeout: float | None = None,
     ) -> Any:
         """Arrays that the ranks hold by the layout `source`, as they hold them by `target`.
 
@@ -26,6 +26,8 @@ class Redistributing:
 
         dtype=    a dtype for all, or for each name: the sender converts, rounding once
         room=     bytes of memory beside the arrays, about, on each rank
+        codec=    "lossless", for all names or for each: parts of 16 KiB and more of float32, float16 and bfloat16 are
+                  packed between hosts
         check=    compare an XXH64 digest of each message at its end: other bits are a MismatchError on all ranks
 
         Every element comes from one holder: this rank, else one of its host, else one of another host, and then once
@@ -42,13 +44,13 @@ class Redistributing:
         >>> hocket.local_world(2).run(turned)
         [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
         """
-        made = Redistribution(cast(Comm, self), tree, source, target, into, dtype, room, check, timeout)
+        made = Redistribution(cast(Comm, self), tree, source, target, into, dtype, room, check, timeout, codec)
         return made.start() if async_op else made()
 
     @at_once
     def prepare_redistribute(
         self, tree: Any, source: Any, target: Any, *, into: Any = None, dtype: Any = None, room: int = ROOM,
-        check: bool = False, timeout: float | None = None,
+        check: bool = False, codec: Any = None, timeout: float | None = None,
     ) -> Redistribution:
         """`redistribute` of the same arrays, to be made after every update: `plan()`, or `plan.start()`.
 
@@ -64,4 +66,4 @@ class Redistributing:
         >>> hocket.local_world(2).run(refit)[0]
         [1.0, 1.0, 2.0, 2.0]
         """
-        return Redistribution(cast(Comm, self), tree, source, target, into, dtype, room, check, timeout)
+        return Redistribution(cast(Comm, self), tree, source, target, into, dtype, room, check, timeout, codec)

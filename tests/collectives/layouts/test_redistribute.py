@@ -20,7 +20,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.layouts import moving, pulls
 from support.faulty import facts, job
 
-DTYPES = ("float32", "int8", "float64", "complex128", "uint16", "bool")
+DTYPES = ("float32", "float16", "int8", "float64", "complex128", "uint16", "bool")
 Trees = dict[str, Layout]
 
 
@@ -50,11 +50,11 @@ def some_job(seed: int, size: int) -> tuple[dict[str, np.ndarray], Trees, Trees]
     return whole, source, {name: some_layout(dice, shape, size, False) for name, shape in shapes.items()}
 
 
-@pytest.mark.parametrize("way", ["pulled", "sent", "checked"])
+@pytest.mark.parametrize("way", ["pulled", "sent", "checked", "packed"])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_any_layout_becomes_any_other(size: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where ranks stand on several hosts, and where blocks are so short that every part is cut."""
-    if way == "sent":
+    if way in ("sent", "packed"):
         monkeypatch.setattr(pulls.Reach, "__init__", lambda self, comm: setattr(self, "reads", [[]] * comm.size))
         monkeypatch.setattr(moving, "LEAST", 16)
         monkeypatch.setattr(moving, "MOST", 16)
@@ -65,9 +65,36 @@ def test_any_layout_becomes_any_other(size: int, way: str, monkeypatch: pytest.M
 
             def run(comm: Communicator, job: Any = job, hosts: Any = hosts) -> None:
                 comm.world.hosts = hosts
-                moved(comm, *job, check=way == "checked")
+                how = {"codec": "lossless"} if way == "packed" else {}
+                moved(comm, *job, check=way == "checked" or how and len(job[0]) > 1, **how)
 
             world.run(run)
+
+
+def test_a_lossless_codec_saves_bytes_between_hosts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = np.random.default_rng(1).standard_normal((512, 512)).astype(np.float32)
+    whole = {"w": weights, "n": numbers((9,), "int8", 1)}
+    cut = {name: Layout.cut(x.shape, 2) for name, x in whole.items()}
+    turned = {"w": Layout.cut((512, 512), 4, axis=1), "n": Layout.replicated((9,), 4)}
+    wires: list[int] = []
+    packs = moving.pack_array
+    monkeypatch.setattr(moving, "pack_array", lambda x, form: wires.append(x.nbytes) or packs(x, form))
+
+    def run(comm: Communicator, hosts: list[list[int]]) -> None:
+        comm.world.hosts = hosts
+        moved(comm, whole, cut, turned, codec="lossless")
+        for wrong, text in (("int8", "say dtype="), ({"n": "lossless"}, "the array is int8"), ({"x": None}, "'x'")):
+            with pytest.raises(hocket.ArgumentError, match=text):
+                comm.redistribute(cut_by(cut, whole, comm.rank), cut, turned, codec=wrong)
+        with pytest.raises(hocket.ArgumentError, match="codec= differ"):
+            codec = "lossless" if comm.rank else None
+            comm.redistribute(cut_by(cut, whole, comm.rank), cut, turned, codec=codec)
+
+    with hocket.local_world(4) as world:
+        world.run(run, [[0, 1, 2, 3]])
+        assert not wires
+        world.run(run, [[0, 1], [2, 3]])
+        assert sum(wires) == whole["w"].nbytes // 2, "the parts of ranks 2 and 3, once"
 
 
 def test_parts_of_many_kilobytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +203,7 @@ WRONG: dict[str, tuple[Callable[[Communicator], Any], str]] = {
                "array 'x': nobody holds [2:4], which ranks 0, 1 want"),
     "two shapes": (lambda c: c.redistribute([HALF], ROWS, Layout.replicated((5,), 2)), "has shape (4,) in source"),
     "layouts differ": (lambda c: c.redistribute({"w": [HALF]}, ROWS, {"w": ALL if c.rank else ROWS}),
-                       "ranks 0 and 1 were given other things for array 'w': its layouts or dtype= differ"),
+                       "ranks 0 and 1 were given other things for array 'w': its layouts, dtype= or codec= differ"),
     "a name is lacking": (lambda c: c.redistribute({"w": [HALF]}, {"w": ROWS}, {"w": ROWS, "b": ROWS}),
                           "source has no layout for 'b'"),
     "a rank has another name": (lambda c: c.redistribute({"wv"[c.rank]: [HALF]}, ROWS, ROWS),
