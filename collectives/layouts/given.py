@@ -127,6 +127,7 @@ class Given:
             if high > end:
                 end, last, by = high, is_written, name
 
+
 def _digest(*texts: str) -> str:
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 

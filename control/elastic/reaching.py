@@ -48,7 +48,7 @@ def reach(own: Own, address: Address, purpose: str, seconds: float) -> socket.so
 
 
 def reach_any(own: Own, addresses: Sequence[Sequence[Any]], purpose: str, seconds: float) -> socket.socket:
-    """As `reach`, at the first of these that answers.  Gone: none does, and the host says so of each."""
+    """`reach` at the first of these that answers.  Gone: none does, and the host says so of each."""
     refused = 0
     for address in addresses:
         try:
