@@ -28,6 +28,11 @@ class Rank:
         """The descriptor of its recorder, which stays open here when it dies; None: it makes its own."""
         self._words = words
 
+    @property
+    def shown(self) -> str:
+        """For a text."""
+        return f"rank {self.number} (pid {self.process.pid})"
+
     def said(self) -> last_words.Words | None:
         """Its last words, if it has left any."""
         return last_words.heard(self._words)
@@ -54,6 +59,14 @@ class Rank:
         self.signal(signal.SIGKILL)
         self.code = self.process.wait()
         return True
+
+    def reap(self) -> None:
+        """Wait for its end, which must have begun."""
+        if self.code is None:
+            self.code = self.process.wait()
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def common(ranks: int, piped: bool = True) -> dict[str, str]:
