@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from hocket.system.namespaces.hosts import on
+from hocket.system.namespaces.hosts import ip, on
 from hocket.system.namespaces.switch import NET, Switch, switch
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin") or "/usr/sbin/sshd"
@@ -70,11 +70,24 @@ class Machines:
     def tmp(self) -> str:
         return str(self.folder / "tmp")
 
-    def run(self, n: int, *words: str, each: int = 2) -> list[str]:
-        """`hocket run` on all hosts."""
+    def run(self, n: int, *words: str, each: int = 2, lost: float | None = None) -> list[str]:
+        """`hocket run` on all hosts.  `lost`: other seconds of silence than frames.LOST."""
+        limit = f"machines.LOST = {lost}; " if lost else ""
+        text = f"import sys; from hocket.tools.remote import machines; {limit}from hocket.tools.run import main; "
         hosts = ",".join(f"{name}:{each}" for name in self.names)
-        run = [sys.executable, "-m", "hocket", "run", "-n", str(n), "--hosts", hosts, "--agent", self.agent]
-        return self.here([*run, *words])
+        run = [sys.executable, "-c", f"{text}sys.exit(main(sys.argv[1:]))", "-n", str(n), "--hosts", hosts]
+        return self.here([*run, "--agent", self.agent, *words])
+
+    def processes(self) -> dict[int, list[str]]:
+        """All of the network's, but for what listens for ssh: pid -> command line."""
+        found = {}
+        for space in self.switch.hosts:
+            for pid in map(int, ip("netns", "pids", space).split()):
+                with contextlib.suppress(OSError):
+                    words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().strip("\0").split("\0")
+                    if words != [""] and pid not in {each.pid for each in self.servers}:
+                        found[pid] = words
+        return found
 
     def serve(self, host: int) -> None:
         own = self.folder / self.names[host]

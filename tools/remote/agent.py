@@ -52,6 +52,7 @@ class Wire:
         self._frames, self._out = Frames(), bytearray()
         self._early: list[tuple[Kind, int, bytes]] = []  # what came with a frame that was waited for
         self.heard, self._looked, self._said = (time.monotonic(),) * 3
+        self.lost = LOST
         self._paused = False
 
     def send(self, kind: Kind, rank: int = 0, body: Any = b"") -> None:
@@ -100,7 +101,7 @@ class Wire:
         if now - self._looked > PULSE * 2:  # this process was stopped, and has heard nothing
             self.heard = now
         self._looked = now
-        if now - self.heard > LOST and not self._paused:
+        if now - self.heard > self.lost and not self._paused:
             raise Gone("the launcher is silent")
         if now - self._said >= PULSE and not self._out:
             self._said = now
@@ -298,6 +299,7 @@ def main() -> int:
     try:
         wire.greet({"version": __version__, "addresses": _addresses()})
         told = json.loads(wire.wait(Kind.BEGIN))
+        wire.lost = told["lost"]
         try:
             os.chdir(told["directory"])
         except OSError as why:

@@ -202,7 +202,7 @@ class Machines:
             self._job.selector.register(machine.process.stdout, EVENT_READ, machine)
             machine.complaints.hear(machine.process.stderr)
             self._job.selector.register(machine.process.stderr, EVENT_READ, machine.complaints)
-            machine.send(Kind.BEGIN, 0, begins(host))
+            machine.send(Kind.BEGIN, 0, {**begins(host), "lost": LOST})
         self.writer.start()
 
     def greeted(self) -> None:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
 from hocket.system.namespaces.hosts import refusal
-from support.sshd import Machines, machines
+from support.sshd import Machines
 
 WHY_NOT = refusal()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
-
-
-@pytest.fixture(scope="module")
-def net() -> Iterator[Machines]:
-    with machines("a", "b", "c") as made:
-        yield made
 
 
 SUMS = """
