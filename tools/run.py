@@ -180,7 +180,10 @@ class Job:
 
     def _listen(self, seconds: float | None) -> None:
         for key, _ in self.selector.select(seconds):
-            data = os.read(key.fd, 65536)
+            try:
+                data = os.read(key.fd, 65536)
+            except OSError:  # a terminal that has gone
+                data = b""
             if key.data is None:  # a signal; its handler has noted it
                 continue
             if data:

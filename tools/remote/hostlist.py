@@ -37,7 +37,7 @@ class Slots(NamedTuple):
 
 def from_option(text: str) -> list[Slots]:
     """ArgumentError: nobody understands it."""
-    return _added([each for word in parts(text) for each in _word(word.strip(), None, f"--hosts {text}")])
+    return _added(_words(text, None, f"--hosts {text}"))
 
 
 def from_file(path: str) -> list[Slots]:
@@ -67,7 +67,14 @@ def _line(words: list[str], where: str) -> list[Slots]:
             slots = int(value)
         elif name not in ("max_slots", "max-slots"):
             raise ArgumentError(f"{where}: {name!r} is not known; a line is `node1 slots=8` or `node1:8`")
-    return [each for word in parts(words[0]) for each in _word(word, slots, where)]
+    return _words(words[0], slots, where)
+
+
+def _words(text: str, slots: int | None, where: str) -> list[Slots]:
+    words, text = parts(text), text.removesuffix(",")
+    if ",".join(words) != text:
+        raise ArgumentError(f"{where}: {text!r} is not a list of hosts: is a name, or a bracket, missing?")
+    return [each for word in words for each in _word(word.strip(), slots, where)]
 
 
 def _word(word: str, slots: int | None, where: str) -> list[Slots]:

@@ -21,12 +21,12 @@ from hocket.system.parent import die_with
 from hocket.tools.output import Source
 from hocket.tools.remote import refusals
 from hocket.tools.remote.frames import LOST, PULSE, Frames, Kind, packed
+from hocket.tools.remote.input import Input
 from hocket.tools.remote.refusals import SECRETS
 from hocket.tools.remote.writer import Writer
 
 HELLO = 60.0  # seconds in which an agent must have said that it is there
 END = 3.0  # seconds in which an agent ends after its ranks
-WINDOW = 1 << 18  # bytes of input that rank 0 has not taken
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,6 @@ class Machine:
         """Has it been told to start the ranks; has all that it says been heard?"""
         self.complaints = refusals.Complaints()
         self._frames = Frames(skip=True)
-        self._unread = 0
         env = {name: value for name, value in os.environ.items() if name not in SECRETS} | host.env
         self.process = subprocess.Popen(
             [*host.words], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -169,6 +168,8 @@ class Machine:
             code, words = said
             rank = self._rank(number)
             rank.words, rank.end = Words(*words) if words else None, code
+        elif kind == Kind.READ and self._all.input is not None:
+            self._all.input.taken(said)
         elif kind == Kind.SEEN:
             self._rank(number).seen = said[0], said[1]
         elif kind == Kind.REFUSED:
@@ -183,7 +184,8 @@ class Machines:
 
     def __init__(self, hosts: Sequence[Host], job: Job) -> None:
         self._job, self.writer = job, Writer()
-        self._asked = self._looks = False
+        self._asked = self._looks = self._stops = False
+        self.input: Input | None = None
         self._ticked = time.monotonic()
         self._secret = secrets.token_hex(32)
         self.machines: list[Machine] = []
@@ -204,6 +206,8 @@ class Machines:
             self._job.selector.register(machine.process.stderr, EVENT_READ, machine.complaints)
             machine.send(Kind.BEGIN, 0, {**begins(host), "lost": LOST})
         self.writer.start()
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, self._stop)
 
     def greeted(self) -> None:
         """An agent is there.  When all are, the first finds the address that leads to it from the others."""
@@ -221,6 +225,7 @@ class Machines:
             if all(rank.end is None for rank in machine.ranks):
                 machine.started = True
                 machine.send(Kind.START, 0, where)
+        self.input = Input(self.machines[0], self._job.selector)
 
     def lose(self, machine: Machine, why: str, code: int = 1) -> None:
         """This host's ranks have ended, as far as anybody will hear."""
@@ -238,6 +243,12 @@ class Machines:
 
     def tick(self, now: float) -> None:
         """Each second at least: who is silent?"""
+        if self._stops:  # agents wait meanwhile
+            self._stops = False
+            self.writer.pause()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self.writer.paused = False
+            now = time.monotonic()
         if now - self._ticked > 2 * PULSE:  # this process was stopped, or its terminal showed nothing
             for machine in self.machines:
                 machine.heard = now
@@ -250,6 +261,10 @@ class Machines:
                     self.lose(machine, refusals.silent(HELLO, machine.complaints))
             elif now - machine.heard > LOST:
                 self.lose(machine, f"it has been silent for {LOST:g} s: it, its agent or the network has stopped")
+
+    def _stop(self, number: int, frame: object) -> None:
+        """Ctrl-Z."""
+        self._stops = True
 
     def finish(self) -> None:
         """All ranks have ended: agents send what is left of their output, and end."""
@@ -264,6 +279,8 @@ class Machines:
 
     def close(self) -> None:
         """Nothing is left here; the agents end with their connections."""
+        if signal.getsignal(signal.SIGTSTP) == self._stop:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         for machine in self.machines:
             machine.send(Kind.FINISH, last=True)
         end = time.monotonic() + END

@@ -50,6 +50,17 @@ class Writer:
             box.last = box.last or last
         self._alarm()
 
+    def pause(self) -> None:
+        """Say that no sign of life will come until `paused` is False again.  Waits a moment until that is written."""
+        self.paused = True
+        with self._lock:
+            for box in self._boxes:
+                box.data += packed(Kind.PAUSE)
+        self._alarm()
+        end = time.monotonic() + PULSE / 2
+        while any(box.data and box.open for box in self._boxes) and time.monotonic() < end:
+            time.sleep(0.01)
+
     def close(self) -> None:
         self._closed = True
         self._alarm()
