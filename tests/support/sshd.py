@@ -55,7 +55,8 @@ class Machines:
 
     def here(self, words: list[str]) -> list[str]:
         """A command, at the launcher's place."""
-        return [*on(self.switch.hosts[-1], str(self.folder / "launcher"), "launcher"), *words]
+        names = ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(self.folder / "names")]
+        return [*on(self.switch.hosts[-1], str(self.folder / "launcher"), "launcher"), *names, *words]
 
     def there(self, host: int, words: list[str]) -> list[str]:
         """A command on that host, as if ssh had started it."""
@@ -95,8 +96,8 @@ class Machines:
         settings = self.folder / f"sshd{host}"
         address = f"{NET}{host + 1}"
         settings.write_text(SERVER.format(address=address, folder=self.folder, tmp=self.tmp))
-        privileged = 'mount -t tmpfs none /run && mkdir /run/sshd && exec "$@"'
-        words = ["sh", "-c", privileged, "sh", SSHD, "-D", "-e", "-f", str(settings)]
+        privileged = 'mount -t tmpfs none /run && mkdir /run/sshd && mount --bind "$0" /etc/hosts && exec "$@"'
+        words = ["sh", "-c", privileged, str(self.folder / "names"), SSHD, "-D", "-e", "-f", str(settings)]
         with open(self.folder / f"log{host}", "wb") as log:
             self.servers.append(
                 subprocess.Popen([*on(self.switch.hosts[host], str(own), self.names[host]), *words], stderr=log,
@@ -127,6 +128,8 @@ def machines(*names: str) -> Iterator[Machines]:
         public = (folder / "host.pub").read_text().split()[:2]
         known = "".join(f"{NET}{i + 1},{name} {' '.join(public)}\n" for i, name in enumerate(names))
         (folder / "known_hosts").write_text(known)
+        own = "".join(f"{NET}{i + 1} {name}\n" for i, name in enumerate([*names, "launcher"]))
+        (folder / "names").write_text(f"127.0.0.1 localhost\n{own}")
         hosts = "".join(f"Host {name}\n    HostName {NET}{i + 1}\n" for i, name in enumerate(names))
         (folder / "config").write_text(CLIENT.format(names=" ".join(names), folder=folder) + hosts)
         with switch(len(names) + 1) as net:
