@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from subprocess import Popen
 
 from hocket.collectives.recording import memory
+from hocket.system.cores import bound
 from hocket.system.machine import loopback
 from hocket.tools.forking import allowed
 from hocket.tools.forking.ranks import Forked, ForkServer, fork_server
@@ -19,9 +20,12 @@ class Here:
     """`command`: their program; `ranks`: how many; `directory`: for their last words; `piped`: their output comes to
     this process."""
 
-    def __init__(self, command: list[str], ranks: int, directory: str, piped: bool = True) -> None:
+    def __init__(self, command: list[str], ranks: int, directory: str, piped: bool = True, bind: str = "none") -> None:
+        """ArgumentError: as `bind` says, there are too few cores."""
         self.command, self.ranks, self.directory, self.piped = command, ranks, directory, piped
         self.env = common(ranks, piped)
+        self._cores = [] if bind == "none" else bound(bind, ranks, os.sched_getaffinity(0))
+        self._started = 0
 
     @contextlib.contextmanager
     def fork_server(self, wanted: bool, stop: Callable[[], object]) -> Iterator[Callable[[], ForkServer | None]]:
@@ -47,11 +51,13 @@ class Here:
     def rank(self, number: int, env: dict[str, str], reads: bool, server: ForkServer | None = None) -> Rank:
         """Start it.  `env`: on top of what all have; `reads`: it has our input.  OSError: it cannot be run."""
         env, recorder = self.env | env, _recorder()
+        cores = self._cores[self._started % self.ranks] if self._cores else []  # of a newcomer: those of one that died
+        self._started += 1
         process: Popen[bytes] | Forked
         if server is None:
-            process = start(self.command, env, reads, self.piped, recorder)
+            process = start(self.command, env, reads, self.piped, recorder, cores)
         else:
-            process = server.start(env, reads, None if recorder is None else (memory.HANDED, recorder))
+            process = server.start(env, reads, None if recorder is None else (memory.HANDED, recorder), cores)
         return Rank(number, process, self.words(number), recorder)
 
     def words(self, number: int) -> str:

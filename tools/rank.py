@@ -97,9 +97,18 @@ def environment(
 
 
 def start(
-    command: list[str], env: dict[str, str], reads: bool, piped: bool, recorder: int | None
+    command: list[str], env: dict[str, str], reads: bool, piped: bool, recorder: int | None, cores: list[int]
 ) -> subprocess.Popen[bytes]:
-    """In its own session.  `reads`: it has our input; `piped`: its output comes to us.  OSError: it cannot be run."""
+    """In its own session.  `reads`: it has our input; `piped`: its output comes to us; `cores`: it runs on these alone.
+
+    OSError: it cannot be run.
+    """
+    dies = die_with(os.getpid())
+
+    def before_exec() -> None:
+        dies()
+        os.sched_setaffinity(0, cores)
+
     output = subprocess.PIPE if piped else None
     if recorder is not None:
         env = {**env, memory.HANDED: str(recorder)}
@@ -110,6 +119,6 @@ def start(
         stdout=output,
         stderr=output,
         start_new_session=True,
-        preexec_fn=die_with(os.getpid()),
+        preexec_fn=before_exec if cores else dies,
         pass_fds=() if recorder is None else (recorder,),
     )

@@ -109,7 +109,7 @@ class Job:
     def _start_here(self) -> None:
         options = self.options
         secret, master = elastic.secret(options) or secrets.token_hex(32), free_port()
-        here = Here(options.command, options.n, self.directory, self.piped)
+        here = Here(options.command, options.n, self.directory, self.piped, options.bind)
 
         def begin(number: int, server: ForkServer | None = None, newcomer: bool = True) -> None:
             env = environment(number, options.n, f"unix:{self.meeting}", secret, master, here.words(number))

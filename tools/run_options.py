@@ -40,6 +40,8 @@ def asked(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("-x", type=_export, action="append", default=[], dest="exports", metavar=value, help=export)
     link = "with --hosts: how fast each host can send, as 20Mbit (default: as this machine can)"
     parser.add_argument("--link", type=_rate, metavar="RATE", help=link)
+    bind = "the cores of each rank: its own, its NUMA node's, or all (none, the default)"
+    parser.add_argument("--bind", choices=("core", "numa", "none"), default="none", help=bind)
     parser.add_argument("--no-prefix", action="store_true", help="leave the output as it is, without '[rank] '")
     grace = f"seconds for the ranks to end after Ctrl-C, SIGTERM or SIGHUP, which they get too (default: {GRACE:g})"
     parser.add_argument("--grace", type=_seconds, default=GRACE, metavar="S", help=grace)

@@ -145,3 +145,13 @@ def machines(*names: str) -> Iterator[Machines]:
                     server.wait()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> int:
+    """`python -m support.sshd N COMMAND...` runs a command where ssh reaches N hosts, called a, b, ..., by $AGENT."""
+    with machines(*"abcdefg"[: int(sys.argv[1])]) as made:
+        return subprocess.run(made.here(sys.argv[2:]), env=made.env(AGENT=made.agent), check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

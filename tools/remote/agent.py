@@ -128,7 +128,7 @@ class Agent:
 
     def __init__(self, wire: Wire, sentry: Sentry, told: dict[str, Any], directory: str) -> None:
         self.wire, self.sentry, self.told = wire, sentry, told
-        self.here = Here(told["command"], len(told["ranks"]), directory)
+        self.here = Here(told["command"], len(told["ranks"]), directory, bind=told["bind"])
         self.ranks: list[Rank] = []
         self.shown: dict[int, tuple[bool, bool]] | None = None  # what the launcher knows of ranks, if it wants to
         self.finish_by: float | None = None

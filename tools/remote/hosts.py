@@ -94,8 +94,8 @@ def begins(options: argparse.Namespace, host: Host) -> dict[str, Any]:
         env |= options.exports
     return {
         "command": options.command, "directory": options.wdir or os.getcwd(), "env": env,
-        "path": os.environ.get("PATH", ""), "ranks": [*host.ranks], "size": options.n, "fork": options.fork,
-        "reads": 0 in host.ranks,
+        "path": os.environ.get("PATH", ""), "ranks": [*host.ranks], "size": options.n, "bind": options.bind,
+        "fork": options.fork, "reads": 0 in host.ranks,
     }  # fmt: skip
 
 
