@@ -1,6 +1,7 @@
 """Seconds until all ranks of a job have met, beside MPIs.
 
     python -m hocket.bench.first_barrier [openmpi mpich impi=build/impi] [-n 16] [--turns 5] [--numpy]
+    ... --hosts a:8,b:8 --agent "ssh -F config" [openmpi]          on other hosts, both by the same ssh
 
 From the launcher's start to its end; the program meets the others, waits for all in one barrier, and ends.  Each turn
 starts every launcher once: `hocket run`, `hocket run --no-fork`, and each MPI's with mpi4py.  Medians of the turns, in
@@ -32,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("peers", nargs="*", default=["openmpi"], help="MPIs, as `hocket bench --against` names them")
     made.add_argument("-n", type=int, default=16, metavar="N", help="ranks (16)")
     made.add_argument("--turns", type=int, default=5, help="(5)")
+    made.add_argument("--hosts", help="as of `hocket run`; beside Open MPI alone")
+    made.add_argument("--agent", default="ssh", help="(ssh)")
     made.add_argument("--numpy", action="store_true", help="MPI's programs import NumPy")
     options = made.parse_args(argv)
     commands = _commands(options)
@@ -47,13 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _commands(options: argparse.Namespace) -> dict[str, tuple[list[str], Mapping[str, str]]]:
     """Name -> command and environment."""
     run = [sys.executable, "-m", "hocket", "run", "-n", str(options.n)]
-    found: dict[str, tuple[list[str], Mapping[str, str]]] = {
-        "hocket run": ([*run, sys.executable, "-c", OURS], {}),
-        "hocket run --no-fork": ([*run, "--no-fork", sys.executable, "-c", OURS], {}),
-    }
+    run += ["--hosts", options.hosts, "--agent", options.agent] if options.hosts else []
+    found: dict[str, tuple[list[str], Mapping[str, str]]] = {"hocket run": ([*run, sys.executable, "-c", OURS], {})}
+    if not options.hosts:
+        found["hocket run --no-fork"] = ([*run, "--no-fork", sys.executable, "-c", OURS], {})
     program = f"import numpy; {MPI}" if options.numpy else MPI
     for peer in options.peers:
         line, env = launchers.mpirun(peer, options.n)
+        if options.hosts:
+            line += ["--prtemca", "plm_ssh_agent", options.agent, "--prefix", sys.prefix, "--host", options.hosts]
+            line += [word for name in ("MPI4PY_LIBMPI", "OMP_NUM_THREADS") for word in ("-x", name)]
         found[peer.partition("=")[0]] = ([*line, sys.executable, "-c", program], {"OMP_NUM_THREADS": "1", **env})
     return found
 

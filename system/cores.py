@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from hocket.errors import ArgumentError
 
 
 def processor() -> str:
@@ -94,3 +97,73 @@ def in_core_order(cpus: Sequence[int], topology: str = "/sys/devices/system/cpu"
         siblings = next(iter(_lines(f"{topology}/cpu{cpu}/topology/thread_siblings_list")), str(cpu))
         threads.setdefault(siblings, []).append(cpu)
     return sorted(cpus, key=lambda cpu: next((each.index(cpu), cpu) for each in threads.values() if cpu in each))
+
+
+def bound(how: str, ranks: int, allowed: Collection[int], system: str = "/sys") -> list[list[int]]:
+    """The logical CPUs of each rank of this host: all (`none`), its NUMA node's (`numa`), or its own cores' (`core`).
+
+    Ranks are dealt to nodes in blocks, by the nodes' cores; where GPUs are, rank i is on the node of GPU i, in the
+    order of the bus.  ArgumentError: `core`, and a node has more ranks than cores.
+    """
+    if how == "none":
+        return [sorted(allowed)] * ranks
+    cores = _cores(allowed, system)
+    nodes: dict[int, list[tuple[int, ...]]] = {}
+    for core, node in cores.items():
+        nodes.setdefault(node, []).append(core)
+    flat = [node for node, own in sorted(nodes.items()) for _ in own]
+    gpus = _gpus(system)
+    wanted = [gpus[rank % len(gpus)] if gpus else -1 for rank in range(ranks)]
+    dealt = [flat[(2 * rank + 1) * len(flat) // (2 * ranks)] for rank in range(ranks)]
+    homes = [node if node in nodes else other for node, other in zip(wanted, dealt, strict=True)]
+    found = []
+    for rank, node in enumerate(homes):
+        own, here = nodes[node], homes.count(node)
+        if how == "core":
+            each = len(own) // here
+            if not each:
+                raise ArgumentError(
+                    f"--bind core: {here} ranks are more than the {len(own)} cores of NUMA node {node}: give --bind "
+                    "numa or none, or fewer ranks"
+                )
+            first = homes[:rank].count(node) * each
+            own = own[first : first + each]
+        found.append(sorted(cpu for core in own for cpu in core))
+    return found
+
+
+def _cores(allowed: Collection[int], system: str) -> dict[tuple[int, ...], int]:
+    """Cores, as the CPUs of each that are allowed, and their NUMA nodes; 0 where the system does not tell."""
+    of_cpu: dict[int, int] = {}
+    for name in _entries(f"{system}/devices/system/node", r"node(\d+)"):
+        text = next(iter(_lines(f"{system}/devices/system/node/{name}/cpulist")), "")
+        of_cpu |= dict.fromkeys(cpus(text), int(name[4:]))
+    found: dict[tuple[int, ...], int] = {}
+    for cpu in sorted(allowed):
+        siblings = next(iter(_lines(f"{system}/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")), str(cpu))
+        core = tuple(each for each in cpus(siblings) if each in allowed) or (cpu,)
+        found[core] = of_cpu.get(cpu, 0)
+    return dict(sorted(found.items(), key=lambda each: (each[1], each[0])))
+
+
+def _gpus(system: str) -> list[int]:
+    """The NUMA node of each GPU of NVIDIA's or AMD's, in the order of the bus; -1: the system does not tell."""
+    found = []
+    folder = f"{system}/bus/pci/devices"
+    for name in _entries(folder, r"[0-9a-f]+:.*"):
+        kind, maker, node = ("".join(_lines(f"{folder}/{name}/{what}")) for what in ("class", "vendor", "numa_node"))
+        if kind.startswith(("0x0300", "0x0302", "0x0380", "0x1200")) and maker in ("0x10de", "0x1002"):
+            found.append(int(node or -1))
+    return found
+
+
+def _entries(folder: str, pattern: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return sorted(name for name in os.listdir(folder) if re.fullmatch(pattern, name))
+    return []
+
+
+def cpus(text: str) -> list[int]:
+    """The numbers of a list of Linux's: 0-3,8 is 0, 1, 2, 3, 8."""
+    ranges = (each.partition("-") for each in text.split(",") if each.strip())
+    return [cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
-    "run": ("hocket.tools.run", "start the ranks of a job on this machine"),
+    "run": ("hocket.tools.run", "start the ranks of a job, here or on other hosts"),
     "bench": ("hocket.bench.__main__", "measure a collective, beside other libraries if you like"),
     "tune": ("hocket.tools.tune", "measure every algorithm here, so that later jobs choose by it"),
     "simulate": ("hocket.tools.simulate", "predict a collective on machines that are not at hand"),

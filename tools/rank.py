@@ -28,6 +28,11 @@ class Rank:
         """The descriptor of its recorder, which stays open here when it dies; None: it makes its own."""
         self._words = words
 
+    @property
+    def shown(self) -> str:
+        """For a text."""
+        return f"rank {self.number} (pid {self.process.pid})"
+
     def said(self) -> last_words.Words | None:
         """Its last words, if it has left any."""
         return last_words.heard(self._words)
@@ -54,6 +59,14 @@ class Rank:
         self.signal(signal.SIGKILL)
         self.code = self.process.wait()
         return True
+
+    def reap(self) -> None:
+        """Wait for its end, which must have begun."""
+        if self.code is None:
+            self.code = self.process.wait()
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def common(ranks: int, piped: bool = True) -> dict[str, str]:
@@ -84,9 +97,18 @@ def environment(
 
 
 def start(
-    command: list[str], env: dict[str, str], reads: bool, piped: bool, recorder: int | None
+    command: list[str], env: dict[str, str], reads: bool, piped: bool, recorder: int | None, cores: list[int]
 ) -> subprocess.Popen[bytes]:
-    """In its own session.  `reads`: it has our input; `piped`: its output comes to us.  OSError: it cannot be run."""
+    """In its own session.  `reads`: it has our input; `piped`: its output comes to us; `cores`: it runs on these alone.
+
+    OSError: it cannot be run.
+    """
+    dies = die_with(os.getpid())
+
+    def before_exec() -> None:
+        dies()
+        os.sched_setaffinity(0, cores)
+
     output = subprocess.PIPE if piped else None
     if recorder is not None:
         env = {**env, memory.HANDED: str(recorder)}
@@ -97,6 +119,6 @@ def start(
         stdout=output,
         stderr=output,
         start_new_session=True,
-        preexec_fn=die_with(os.getpid()),
+        preexec_fn=before_exec if cores else dies,
         pass_fds=() if recorder is None else (recorder,),
     )

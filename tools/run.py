@@ -16,21 +16,19 @@ import os
 import secrets
 import selectors
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from subprocess import Popen
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from hocket.collectives.recording import memory
 from hocket.errors import Error
-from hocket.system.machine import loopback
 from hocket.tools import elastic, tracing
-from hocket.tools.forking import allowed
-from hocket.tools.forking.ranks import Forked, ForkServer, fork_server
-from hocket.tools.hosts import Hosts, hosts
+from hocket.tools.forking.ranks import ForkServer
+from hocket.tools.here import Here, free_port
 from hocket.tools.output import Screen, Source
-from hocket.tools.rank import Rank, common, environment, start
+from hocket.tools.rank import Rank, environment
+from hocket.tools.remote.hosts import begins, hosts
+from hocket.tools.remote.machines import Host, Machines, RemoteRank
 from hocket.tools.run_folder import place
 from hocket.tools.run_options import asked
 
@@ -64,17 +62,17 @@ class Job:
 
     def __init__(self, options: argparse.Namespace, directory: str) -> None:
         self.options, self.directory = options, directory
-        self.ranks: list[Rank] = []
+        self.ranks: list[Rank | RemoteRank] = []
         self.exit_code = 0
         self.signalled: list[int] = []
-        self.failed: list[Rank] = []  # as they ended
+        self.failed: list[Rank | RemoteRank] = []  # as they ended
         self.failed_at: float | None = None  # when the first failed; None once a rank has been named
         self.meeting = os.path.join(directory, "meet")  # there while ranks meet
         self.missed_at: float | None = None  # when ranks were first seen to meet after another had ended
         self.heard = (0, 0.0)  # the last Ctrl-C or the like, and when it came
         self.due: list[tuple[float, int]] = []  # (when, signal) to be sent to the living ranks
         self.selector = selectors.DefaultSelector()
-        self.hosts: Hosts | None = None  # where the ranks are; None: on this machine as it is
+        self.machines: Machines | None = None  # where the ranks are; None: on this machine as it is
         self.again: Callable[[int], None] = lambda number: None  # starts a rank that comes to the job as a newcomer
         self.restarts = elastic.restarts(options)
         self.broken = False  # nobody reads our output any more
@@ -82,9 +80,9 @@ class Job:
         self.screens = (out, out if _same(1, 2) else err)
 
     def run(self) -> int:
-        with self._signals(), hosts(self.options, self.directory) as self.hosts:
+        with self._signals(), hosts(self.options, self.directory) as found:
             try:
-                self._start()
+                self._start(found)
                 if self.signalled and not self.ranks:
                     self.exit_code = 128 + self.signalled[0]
                 self._loop()
@@ -95,62 +93,42 @@ class Job:
 
     # --- starting ---
 
-    def _start(self) -> None:
-        secret = elastic.secret(self.options) or secrets.token_hex(32)
-        master = self.hosts.master if self.hosts else _free_port()
-        env = common(self.options.n, self.piped)
-        self.again = lambda number: self._start_rank(number, env, secret, master, None, newcomer=True)
-        with self._fork_server(env) as server:
-            for number in range(self.options.n):
+    def _start(self, found: Sequence[Host]) -> None:
+        try:
+            if found:
+                self.machines = Machines(found, self)
+                self.machines.begin(partial(begins, self.options))
+                self.ranks += self.machines.ranks
+            else:
+                self._start_here()
+        except OSError as why:
+            self._say(f"cannot run {(found[0].words if found else self.options.command)[0]!r}: {why.strerror}")
+            self.exit_code = 127 if isinstance(why, FileNotFoundError) else 126
+            self.due = [(0.0, signal.SIGKILL)]
+
+    def _start_here(self) -> None:
+        options = self.options
+        secret, master = elastic.secret(options) or secrets.token_hex(32), free_port()
+        here = Here(options.command, options.n, self.directory, self.piped, options.bind)
+
+        def begin(number: int, server: ForkServer | None = None, newcomer: bool = True) -> None:
+            env = environment(number, options.n, f"unix:{self.meeting}", secret, master, here.words(number))
+            env |= elastic.environment(options, self.directory, newcomer)
+            self._take(here.rank(number, env, number == 0, server))
+
+        self.again = begin
+        with here.fork_server(options.fork, lambda: self.signalled) as ready:
+            server = ready()
+            for number in range(options.n):
                 if self.signalled:  # the loop ends those that were started
                     return
-                try:
-                    self._start_rank(number, env, secret, master, server)
-                except OSError as why:
-                    self._say(f"cannot run {self.options.command[0]!r}: {why.strerror}")
-                    self.exit_code = 127 if isinstance(why, FileNotFoundError) else 126
-                    self.due = [(0.0, signal.SIGKILL)]
-                    return
+                begin(number, server, newcomer=False)
 
-    @contextlib.contextmanager
-    def _fork_server(self, env: dict[str, str]) -> Iterator[ForkServer | None]:
-        """Where that is faster and the program allows it.  With a core for each rank, they start side by side."""
-        options = self.options
-        here = options.fork and not options.hosts and options.n > len(os.sched_getaffinity(0))
-        folder = allowed.folder(options.command) if here else None
-        if folder is None:
-            yield None
-            return
-        with contextlib.ExitStack() as stack:
-            try:
-                server = stack.enter_context(fork_server(options.command, folder, env, self.piped))
-                ready = server.ready(lambda: self.signalled)
-            except OSError:  # the ranks are started as they are, and say why they cannot be
-                ready = False
-            yield server if ready else None
-
-    def _start_rank(
-        self, number: int, env: dict[str, str], secret: str, master: tuple[str, int], server: ForkServer | None,
-        newcomer: bool = False,
-    ) -> None:  # fmt: skip
-        words = os.path.join(self.directory, f"words-{number}")
-        meeting, command = f"unix:{self.meeting}", self.options.command
-        if self.hosts:
-            meeting, command = self.hosts.meeting, self.hosts.command(number, command)
-        env = env | environment(number, self.options.n, meeting, secret, master, words)
-        env |= elastic.environment(self.options, self.directory, newcomer)
-        env |= self.hosts.environment(number) if self.hosts else {}
-        recorder, reads, piped = _recorder(), number == 0, self.piped
-        process: Popen[bytes] | Forked
-        if server is None:
-            process = start(command, env, reads, piped, recorder)
-        else:
-            process = server.start(env, reads, None if recorder is None else (memory.HANDED, recorder))
-        rank = Rank(number, process, words, recorder)
+    def _take(self, rank: Rank) -> None:
         self.ranks.append(rank)
         for target, pipe in ((1, rank.process.stdout), (2, rank.process.stderr)):
             if pipe is not None:
-                rank.sources.append(self._source(number, target))
+                rank.sources.append(self.source(rank.number, target))
                 self.selector.register(pipe, selectors.EVENT_READ, rank.sources[-1])
 
     @property
@@ -158,7 +136,8 @@ class Job:
         """Does the ranks' output come here?  Else it goes to the terminal, as they wrote it."""
         return not (self.options.no_prefix and os.isatty(1) and os.isatty(2))
 
-    def _source(self, number: int, target: int) -> Source:
+    def source(self, number: int, target: int) -> Source:
+        """Where a rank's output goes."""
         width = len(str(self.options.n - 1))
         prefix = "" if self.options.no_prefix else f"[{number:{width}}] "
         return Source(prefix.encode(), self.screens[target - 1], lambda data: self._write(target, data))
@@ -177,10 +156,14 @@ class Job:
             for rank in self.ranks:
                 if rank.ended():
                     self._ended(rank, now)
+            if self.machines and (self.failed_at is not None or self._some_left()):
+                self.machines.look()
             if self.failed_at is not None:
                 self._judge(self.failed_at, now)
             elif self._some_left():
                 self._look_who_is_missed(now)
+            if self.machines:
+                self.machines.tick(now)
             while self.due and self.due[0][0] <= now:
                 self._signal_all(self.due.pop(0)[1])
         self._drain()
@@ -188,7 +171,7 @@ class Job:
     def _sleep(self) -> float | None:
         times = [when for when, _ in self.due[:1]]
         times += [] if self.failed_at is None else [time.monotonic() + LOOK]
-        times += [time.monotonic() + MEET / 4] if self._some_left() else []
+        times += [time.monotonic() + MEET / 4] if self._some_left() or self.machines else []
         times += [due for source in self._sources() if (due := source.due()) is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
@@ -197,7 +180,10 @@ class Job:
 
     def _listen(self, seconds: float | None) -> None:
         for key, _ in self.selector.select(seconds):
-            data = os.read(key.fd, 65536)
+            try:
+                data = os.read(key.fd, 65536)
+            except OSError:  # a terminal that has gone
+                data = b""
             if key.data is None:  # a signal; its handler has noted it
                 continue
             if data:
@@ -208,7 +194,11 @@ class Job:
 
     def _drain(self) -> None:
         """Pass on what the ranks wrote last."""
-        end = time.monotonic() + DRAIN
+        if self.machines:
+            self.machines.finish()
+            while self.machines.talking:
+                self._listen(LOOK)
+        end = time.monotonic() + (0 if self.machines else DRAIN)
         while len(self.selector.get_map()) > 1 and time.monotonic() < end:  # 1: the wake-up pipe
             self._listen(end - time.monotonic())
         for source in self._sources():
@@ -216,7 +206,7 @@ class Job:
 
     # --- ending ---
 
-    def _ended(self, rank: Rank, now: float) -> None:
+    def _ended(self, rank: Rank | RemoteRank, now: float) -> None:
         """The first failure ends the job, whichever rank is named for it."""
         if rank.code == 0 or self.exit_code or (self.options.elastic and self.due):  # the last: it was ended from here
             return
@@ -245,20 +235,20 @@ class Job:
             return
         if self.options.elastic:  # all wait for members, and these have ended
             self.exit_code = 0 if any(rank.code == 0 for rank in self.ranks) else 1
-            late = ", ".join(f"{rank.number} (pid {rank.process.pid})" for rank in living)
-            self._say(f"the members have ended; ending rank {late}, which came too late")
+            late = ", ".join(rank.shown for rank in living)
+            self._say(f"the members have ended; ending {late}, which came too late")
             self.due = [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
             return
         gone = next(rank for rank in self.ranks if rank.code == 0)
         self.exit_code, self.due = 1, [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
         why = "and others wait for it in hocket.init()"
-        self._say(f"rank {gone.number} (pid {gone.process.pid}) ended with exit code 0, {why}; ending the job")
+        self._say(f"{gone.shown} ended with exit code 0, {why}; ending the job")
 
-    def _goes_on(self, rank: Rank) -> None:
+    def _goes_on(self, rank: Rank | RemoteRank) -> None:
         """A rank has failed, and the others go on; the last one to fail ends a job in which none ends well."""
         assert rank.code is not None
         how = f"was killed by {_name(-rank.code)}" if rank.code < 0 else f"ended with exit code {rank.code}"
-        self._say(f"rank {rank.number} (pid {rank.process.pid}) {how}; the others go on (--elastic)")
+        self._say(f"{rank.shown} {how}; the others go on (--elastic)")
         living = sum(each.code is None for each in self.ranks)
         if living and self.restarts:
             self.restarts -= 1
@@ -291,7 +281,7 @@ class Job:
         how = f"was killed by {_name(-code)}" if code is not None and code < 0 else f"ended with exit code {code}"
         how = "is ending" if code is None else how
         why = f" ({said.text})" if said is not None and said.text else ""
-        self._say(f"rank {began.number} (pid {began.process.pid}) {how}{why}; ending the job")
+        self._say(f"{began.shown} {how}{why}; ending the job")
 
     def _interrupted(self, number: int) -> None:
         """Ctrl-C and the like: the ranks get the same signal, and have a grace to end; a further one shortens it."""
@@ -327,12 +317,17 @@ class Job:
     def _reap(self) -> None:
         """Whatever happened above: no rank outlives the launcher."""
         self._signal_all(signal.SIGKILL)
+        if self.machines:
+            self.machines.close()
         for rank in self.ranks:
-            if rank.code is None:
-                rank.code = rank.process.wait()
-            for pipe in (rank.process.stdout, rank.process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            rank.reap()
+
+    def fail(self, text: str, code: int = 1) -> None:
+        """The job ends for a reason of its own, unless it is ending already."""
+        if not self.exit_code:
+            now, self.exit_code, self.failed_at = time.monotonic(), code, None
+            self.due = [(now, signal.SIGTERM), (now + TERM, signal.SIGKILL)]
+            self._say(f"{text}; ending the job")
 
     # --- our own words and signals ---
 
@@ -371,20 +366,6 @@ class Job:
                 signal.signal(number, handler)
             for end in (wake_in, wake_out):
                 os.close(end)
-
-
-def _recorder() -> int | None:
-    """Memory for a rank's recorder; None where there is none for it, or HOCKET_RECORDER=0."""
-    with contextlib.suppress(OSError, AttributeError):  # AttributeError: this Python has no memfd_create
-        return memory.make() if os.environ.get("HOCKET_RECORDER") != "0" else None
-    return None
-
-
-def _free_port() -> tuple[str, int]:
-    """For MASTER_ADDR and MASTER_PORT: a port on which nobody listens now."""
-    host = loopback()
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
-        return host, free.getsockname()[1]
 
 
 def _name(number: int) -> str:

@@ -9,8 +9,8 @@ import sys
 
 from hocket.errors import ArgumentError
 from hocket.observe.files.names import SUFFIXES, check
-from hocket.tools.hosts import MOST as MOST_HOSTS
-from hocket.tools.hosts import check as check_hosts
+from hocket.tools.remote.hosts import MOST as MOST_HOSTS
+from hocket.tools.remote.hosts import check as check_hosts
 
 GRACE = 10.0  # seconds that ranks have to end after Ctrl-C or SIGTERM
 REPORT = 3.0  # seconds in which the others report a failure themselves
@@ -18,17 +18,30 @@ MOST_RANKS = 4096  # more would bring any machine down before they had met
 
 
 def asked(argv: list[str]) -> argparse.Namespace:
-    """n, hosts, link, no_prefix, grace, timeout_grace, elastic, least, most, restarts, join, fork, trace, command.
+    """The options by their names, and `slots`, the machines that --hosts or --hostfile name.
 
     SystemExit: the command line is wrong.
     """
-    what = "Start n ranks of a program on this machine."
+    what = "Start n ranks of a program, on this machine or on several."
     parser = argparse.ArgumentParser(prog="hocket run", description=what, allow_abbrev=False)
     parser.add_argument("-n", type=_count, required=True, metavar="N", help="how many ranks")
-    hosts = f"as root: put them on this many hosts of their own, which are network namespaces (2 to {MOST_HOSTS})"
-    parser.add_argument("--hosts", type=_hosts, default=0, metavar="N", help=hosts)
+    hosts = f"machines for ssh and their ranks, as a:8,b:8; or, as root, so many network namespaces (2 to {MOST_HOSTS})"
+    parser.add_argument("--hosts", type=_hosts, default=0, metavar="HOSTS", help=hosts)
+    file = "the machines, one a line, as `a slots=8` or `a:8`"
+    parser.add_argument("--hostfile", metavar="FILE", help=file)
+    agent = "the command that reaches a machine, to which its name is added or put for {host} (default: %(default)s)"
+    parser.add_argument("--agent", default="ssh", metavar="COMMAND", help=agent)
+    python = "the Python on those machines, with hocket (default: the path of this one)"
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help=python)
+    folder = "the ranks' folder on those machines (default: this one's path)"
+    parser.add_argument("--wdir", metavar="FOLDER", help=folder)
+    export = "a variable that the ranks there get, too, besides HOCKET_...; again for a further one"
+    value = "NAME[=VALUE]"
+    parser.add_argument("-x", type=_export, action="append", default=[], dest="exports", metavar=value, help=export)
     link = "with --hosts: how fast each host can send, as 20Mbit (default: as this machine can)"
     parser.add_argument("--link", type=_rate, metavar="RATE", help=link)
+    bind = "the cores of each rank: its own, its NUMA node's, or all (none, the default)"
+    parser.add_argument("--bind", choices=("core", "numa", "none"), default="none", help=bind)
     parser.add_argument("--no-prefix", action="store_true", help="leave the output as it is, without '[rank] '")
     grace = f"seconds for the ranks to end after Ctrl-C, SIGTERM or SIGHUP, which they get too (default: {GRACE:g})"
     parser.add_argument("--grace", type=_seconds, default=GRACE, metavar="S", help=grace)
@@ -66,12 +79,13 @@ def asked(argv: list[str]) -> argparse.Namespace:
         parser.error(f"--least {options.least} ends a job of -n {options.n} at once: it is at most N")
     if 0 < options.most < options.n:
         parser.error(f"--most {options.most} has no room for the -n {options.n} ranks that begin the job")
+    options.exports = dict(options.exports)
     try:
         check_hosts(options)
     except ArgumentError as why:
         parser.error(str(why))
     if options.command[0].endswith(".py"):
-        options.command.insert(0, sys.executable)
+        options.command.insert(0, options.python if options.slots else sys.executable)
     return options
 
 
@@ -97,10 +111,19 @@ def _check_join(join: str) -> None:
             raise ArgumentError("set HOCKET_SECRET to that of the job")
 
 
-def _hosts(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= MOST_HOSTS:
+def _hosts(text: str) -> int | str:
+    if not text.isdecimal():
+        return text
+    if not 2 <= int(text) <= MOST_HOSTS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of hosts, 2 to {MOST_HOSTS}")
     return int(text)
+
+
+def _export(text: str) -> tuple[str, str]:
+    name, given, value = text.partition("=")
+    if not name or (not given and name not in os.environ):
+        raise argparse.ArgumentTypeError(f"there is no variable {name!r} here: give -x {name or 'NAME'}=VALUE")
+    return name, value if given else os.environ[name]
 
 
 def _rate(text: str) -> str:

@@ -73,9 +73,29 @@ def mpi_place(environ: Environ) -> tuple[int, int, str] | None:
     return (first.rank, first.size, first.by.name) if first.by.name in MPI_LAUNCHERS else None
 
 
+def managed_place(environ: Environ) -> tuple[int, int, str] | None:
+    """(rank, size, the launcher) where the ranks are on several hosts, and only a process manager can tell where."""
+    first, *others = claims_of(environ)
+    single = next((each.single_host for each in (first, *others) if each.single_host is not None), None)
+    if first.by.name not in (*MPI_LAUNCHERS, "Slurm") or first.size == 1 or single or environ.get("MASTER_ADDR"):
+        return None
+    return first.rank, first.size, first.by.name
+
+
 def claims_of(environ: Environ) -> list[Claim]:
     """The claims of the launchers, or of the systems that number pods; never empty.  ArgumentError if they disagree."""
+    environ = _told_at_a_port(environ)
     return _agreed(environ, _pods(environ) or [claim for each in LAUNCHERS if (claim := _claim(environ, each))])
+
+
+def _told_at_a_port(environ: Environ) -> Environ:
+    """With PMI_RANK and PMI_SIZE where hydra tells them to those alone who ask (mpiexec -pmi-port)."""
+    if not (environ.get("PMI_PORT") and environ.get("PMI_ID")) or environ.get("PMI_RANK") or environ.get("HOCKET_RANK"):
+        return environ
+    from hocket.control import pmi
+
+    wire = pmi.wire(environ)
+    return environ if wire is None else {**environ, "PMI_RANK": wire.rank, "PMI_SIZE": wire.size}
 
 
 def completed(environ: Environ) -> Environ:

@@ -28,6 +28,7 @@ from hocket.collectives.job.launchers import (
 from hocket.control.addresses import PATH_LIMIT, is_private
 from hocket.control.dial import show
 from hocket.control.handshake import Address
+from hocket.control.nodes import names
 from hocket.control.rendezvous import Meeting
 from hocket.control.secret import MAKE_ONE
 from hocket.errors import ArgumentError
@@ -195,29 +196,6 @@ def _hosts(environ: Environ, claims: list[Claim]) -> list[str]:
         f"rank {me.rank} of {me.size} from {me.by.name}{me.named}: the ranks are not known to be on one machine, and "
         "rank 0's is not known: set MASTER_ADDR to its name on every rank, or call init(address='tcp:host:port')"
     )
-
-
-def names(nodes: str) -> list[str]:
-    """Slurm's list of nodes, written out: node[03-05,12],login is node03, node04, node05, node12, login."""
-    found = []
-    for each in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes):
-        made = [""]
-        for part in re.findall(r"\[[^\]]*\]|[^\[]+", each):
-            made = [head + tail for head in made for tail in (_numbers(part[1:-1]) if part[0] == "[" else [part])]
-        found += made
-    return found
-
-
-def _numbers(ranges: str) -> list[str]:
-    """03-05,12: each with as many digits as the first of its range."""
-    found = []
-    for each in ranges.split(","):
-        first, _, last = each.partition("-")
-        if last and first.isdecimal() and last.isdecimal():
-            found += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
-        else:
-            found.append(each)
-    return found
 
 
 def own_address(peer: str | None = None) -> str:

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from hocket.collectives.base.config import Config
 from hocket.collectives.job import last_words
-from hocket.collectives.job.launchers import mpi_place
+from hocket.collectives.job.launchers import managed_place, mpi_place
 from hocket.collectives.job.place import OPEN_KEY, Place, meeting_path, own_address
 from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import Identity, Where, join
 from hocket.control.secret import MAKE_ONE
 from hocket.control.session import LinkSession
 from hocket.control.store import Here, MeetAtStore, Store
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, TransportError
 
 log = logging.getLogger("hocket")
 OPEN_STORE = (
@@ -95,6 +95,14 @@ def _meet_at(
     return meet
 
 
+def by_launcher(settings: Config, wait: float, elastic: bool) -> Start | None:
+    """The start of a rank whose launcher can tell where rank 0 is; None: its variables must do.
+
+    Not of elastic jobs through a process manager, which ends the job with the first rank that is killed.
+    """
+    return by_mpi_launcher(settings, wait) or (None if elastic else by_manager(settings, wait))
+
+
 def by_mpi_launcher(settings: Config, wait: float) -> Start | None:
     """The start of a rank that mpirun has started; None, and a line in the log, where mpi4py does not see it so."""
     place = mpi_place(os.environ)
@@ -107,6 +115,25 @@ def by_mpi_launcher(settings: Config, wait: float) -> Start | None:
         log.info("the ranks do not meet through MPI: %s", job)
         return None
     return by_mpi(job, settings, wait)
+
+
+def by_manager(settings: Config, wait: float) -> Start | None:
+    """The start of a rank on one of several hosts, whose process manager keeps a store (PMI); None: it keeps none."""
+    place = managed_place(os.environ)
+    if place is None:
+        return None
+    from hocket.control import pmi
+
+    try:
+        wire = pmi.wire(os.environ)
+    except (ArgumentError, TransportError) as error:
+        log.info("the ranks do not meet through their process manager: %s", error)
+        return None
+    if wire is None:
+        return None
+    rank, size, launcher = place
+    why = f"rank {rank} of {size} from {launcher}; rank 0 found through the process manager (PMI)"
+    return Start(rank, size, why, _meet_at(pmi.PmiStore(wire, wait), rank, size, settings, wait))
 
 
 def by_mpi(job: Any, settings: Config, wait: float) -> Start:

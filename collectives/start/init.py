@@ -20,7 +20,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.communicator.renewing import as_json
 from hocket.collectives.job import asked, last_words, uncaught
 from hocket.collectives.job.place import detect
-from hocket.collectives.job.start import Start, at_address, at_store, by_mpi, by_mpi_launcher, warn_of_open_store
+from hocket.collectives.job.start import Start, at_address, at_store, by_launcher, by_mpi, warn_of_open_store
 from hocket.collectives.job.world import Supply, World
 from hocket.collectives.recording import recorder
 from hocket.collectives.start import default
@@ -116,7 +116,8 @@ def init(
     settings = dataclasses.replace(settings, transport=transport or settings.transport)
     wait = limit(timeout, settings)
     explicit = any(each is not None for each in (store, rank, size, address))
-    launched = None if explicit else by_mpi_launcher(settings, wait)
+    elastic = settings.elastic if elastic is None else elastic
+    launched = None if explicit else by_launcher(settings, wait, elastic)
     if store is not None:
         start = at_store(store, rank, size, address, settings, wait)
     elif launched is not None:
@@ -124,7 +125,6 @@ def init(
     else:
         place = detect(os.environ, settings, rank=rank, size=size, address=address, auth=auth)
         start = at_address(place, wait, settings.encrypt)
-    elastic = settings.elastic if elastic is None else elastic
     if not elastic:
         return _communicator(start, settings, transport, wait, make_default)
     # What a job needs that outlives its ranks is loaded by such jobs alone.

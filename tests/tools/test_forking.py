@@ -165,7 +165,8 @@ def test_a_server_that_cannot_import_leaves_it_to_the_ranks(tmp_path: Path) -> N
 def test_ranks_are_started_where_no_server_can_be() -> None:
     """The system may have no process left for it."""
     no = "def no(*of): raise BlockingIOError(11, 'no process')\n"
-    launcher = f"import sys, hocket.tools.run as run\n{no}run.fork_server = no\nsys.exit(run.main(sys.argv[1:]))"
+    modules = "import sys; from hocket.tools import here, run"
+    launcher = f"{modules}\n{no}here.fork_server = no\nsys.exit(run.main(sys.argv[1:]))"
     command = [sys.executable, "-c", launcher, "-n", "2", "--", sys.executable, "-c", "import sys\n" + FORKED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60,
                           preexec_fn=lambda: os.sched_setaffinity(0, {CORE}))  # fmt: skip

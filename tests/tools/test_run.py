@@ -158,3 +158,15 @@ def test_what_cannot_be_run(run, tmp_path):
     for words in ([], ["-n", "0", "x.py"], ["-n", "2"], ["-n", "100000", "x.py"]):
         done = subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=20)
         assert done.returncode == 2 and "usage: hocket run" in done.stderr
+
+
+def test_ranks_are_bound(run):
+    """Started or forked: to cores of their own while there are any, else to their node's."""
+    cores = sorted(os.sched_getaffinity(0))
+    program = "import os; print(sorted(os.sched_getaffinity(0)))"
+    code, out, err = run(len(cores), program, "--bind", "core")
+    assert (code, sorted(eval(line.split("]", 1)[1])[0] for line in out.splitlines())) == (0, cores), err
+    code, out, err = run(len(cores) + 1, program, "--bind", "numa")
+    assert code == 0 and {cpu for line in out.splitlines() for cpu in eval(line.split("]", 1)[1])} == {*cores}, err
+    code, out, err = run(len(cores) + 1, program, "--bind", "core")
+    assert code == 1 and "give --bind numa or none, or fewer ranks" in err and not out

@@ -34,6 +34,7 @@ def warnings(report: Report) -> Iterator[str]:
     if crowded:
         yield (f"Ranks outnumber the cores of {listed(crowded)}, so times vary: inside hosts they are not judged, and "
                "between hosts only a link that is 5 times slower is named")  # fmt: skip
+    yield from _placed(report)
     if len(report.hosts) > 1:
         inner = [rank for rank, address in report.addresses.items() if _loopback(address)]
         if inner:
@@ -42,6 +43,24 @@ def warnings(report: Report) -> Iterator[str]:
         mtus = {name: mtu for host, name in enumerate(report.names) if (mtu := _mtu(report, host)) is not None}
         if len(set(mtus.values())) > 1:
             yield "MTUs differ: " + listed(f"{mtu} on {name}" for name, mtu in mtus.items())
+
+
+def _placed(report: Report) -> Iterator[str]:
+    """Sentences on ranks that were put on too few of their host's cores, and on threads that outnumber them."""
+    for host, members in enumerate(report.hosts):
+        facts, name = [report.facts[rank] for rank in members], report.names[host]
+        cores = set().union(*(each["cores"] for each in facts))
+        have = facts[0].get("online", len(cores))
+        if len(cores) < len(members) and len(cores) < have:
+            yield (f"The {len(members)} ranks of host {name} may run on {len(cores)} of its {have} cores: whatever "
+                   "started them has bound them (hocket run --bind, mpirun --bind-to, srun --cpu-bind)")  # fmt: skip
+            continue
+        told = [each.get("threads", "1") for each in facts]
+        threads = sum(int(text) if text.isdecimal() else each["usable"] for text, each in zip(told, facts, strict=True))
+        if len(members) > 1 and threads > max(len(cores), len(members)):
+            which = "OMP_NUM_THREADS is not set" if not all(told) else "OMP_NUM_THREADS is too large"
+            yield (f"The {len(members)} ranks of host {name} may start {threads} threads on {len(cores)} cores, as "
+                   f"{which}: set it to {max(1, len(cores) // len(members))}")  # fmt: skip
 
 
 def _mtu(report: Report, host: int) -> int | None:

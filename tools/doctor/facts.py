@@ -32,7 +32,7 @@ def collect(environ: Mapping[str, str]) -> Facts:
     """
     return {
         "node": platform.node(), "kernel": boot_id(), "cores": sorted(os.sched_getaffinity(0)),
-        "usable": usable_cores(),
+        "usable": usable_cores(), "online": os.cpu_count() or 1, "threads": environ.get("OMP_NUM_THREADS", ""),
         "what": {**_versions(), **variables(environ), **_limits()}, "interfaces": interfaces(),
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ import os
 import select
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO
 
 from hocket.system.parent import adopting, die_with
@@ -66,8 +66,12 @@ class ForkServer:
                 return self._ours.recv(server.MOST) == server.READY
         return False
 
-    def start(self, env: Mapping[str, str], reads: bool, recorder: tuple[str, int] | None) -> Forked:
+    def start(
+        self, env: Mapping[str, str], reads: bool, recorder: tuple[str, int] | None, cores: list[int]
+    ) -> Forked:
         """A rank.  `reads`: it has our input; `recorder`: a variable, and the descriptor whose number it tells.
+
+        `cores`: it runs on these alone, if any are named.
 
         OSError: it cannot be forked.
         """
@@ -76,7 +80,7 @@ class ForkServer:
         pipes = [os.pipe(), os.pipe()] if self._piped else []
         descriptors += [(target, pipe[1]) for target, pipe in enumerate(pipes, 1)]
         try:
-            pid = self.fork(env, descriptors)
+            pid = self.fork(env, descriptors, cores)
         except OSError:
             _close(pipe[0] for pipe in pipes)
             raise
@@ -85,10 +89,12 @@ class ForkServer:
         out, err = (os.fdopen(pipe[0], "rb", 0) for pipe in pipes) if pipes else (None, None)
         return Forked(pid, out, err)
 
-    def fork(self, env: Mapping[str, str], descriptors: list[tuple[int | str, int]]) -> int:
+    def fork(
+        self, env: Mapping[str, str], descriptors: list[tuple[int | str, int]], cores: Sequence[int] = ()
+    ) -> int:
         """The pid of a rank that has these descriptors, each as the number, or in the variable, beside it.  OSError."""
         own = {name: value for name, value in env.items() if self._environ.get(name) != value}
-        order = json.dumps(server.Order(own, [target for target, _ in descriptors])).encode()
+        order = json.dumps(server.Order(own, [target for target, _ in descriptors], [*cores])).encode()
         socket.send_fds(self._ours, [order], [fd for _, fd in descriptors])
         said = self._ours.recv(server.MOST)
         if not said.isdigit():

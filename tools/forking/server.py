@@ -37,6 +37,8 @@ class Order(NamedTuple):
     environ: dict[str, str]
     descriptors: list[int | str]
     """Each of the descriptors beside it becomes this: that number, or one that this variable tells."""
+    cores: list[int]
+    """It runs on these alone; none named: on all of the server's."""
 
 
 def forget_this_folder(ours: str) -> None:
@@ -137,6 +139,8 @@ def _become(order: Order, fds: list[int], launcher: int) -> None:
             os.close(fd)
         else:
             os.environ[target] = str(fd)
+    if order.cores:
+        os.sched_setaffinity(0, order.cores)
     os.environ.update(order.environ)
     if "numpy.random" in sys.modules:  # Python's own generator does so by itself
         import_module("numpy.random").seed()

@@ -15,7 +15,7 @@ import pytest
 from hocket.arguments import LONGEST
 from hocket.collectives.base.config import VARIABLES, Config, interface_address
 from hocket.collectives.choice import setting
-from hocket.collectives.job.place import OPEN_KEY, ancestor, detect, names, parse_address, show_meeting
+from hocket.collectives.job.place import OPEN_KEY, ancestor, detect, parse_address, show_meeting
 from hocket.collectives.start import init
 from hocket.errors import ArgumentError
 from support import jobs
@@ -97,18 +97,6 @@ def test_slurms_rank_0_need_not_be_on_the_first_node():
     assert by_pmi.launcher == "MPICH or Intel MPI" and by_pmi.address[1] == "n1"
     set_by_hand = detect({**step, "MASTER_ADDR": "n3"}, SECRET)
     assert set_by_hand.address[1] == "n3" and set_by_hand.also == ()
-
-
-@pytest.mark.parametrize(
-    "nodes, written",
-    [
-        ("n1", ["n1"]), ("n[1-3]", ["n1", "n2", "n3"]), ("n[1,3],login", ["n1", "n3", "login"]), ("", []),
-        ("node[08-11,20]-ib", ["node08-ib", "node09-ib", "node10-ib", "node11-ib", "node20-ib"]),
-        ("r[1-2]n[0-1]", ["r1n0", "r1n1", "r2n0", "r2n1"]),
-    ],
-)  # fmt: skip
-def test_slurms_lists_of_nodes(nodes, written):
-    assert names(nodes) == written
 
 
 def test_all_ranks_of_a_job_meet_and_jobs_do_not():

@@ -22,6 +22,7 @@ import sys; sys.path[:0] = {path!r}
 import hocket, numpy as np
 comm = hocket.init(timeout=20)
 print(comm.rank, comm.size, comm.allreduce(np.ones(3))[0], comm.explain().splitlines()[1])
+comm.close()
 """
 CONF = """
 ClusterName=hocket
@@ -143,7 +144,7 @@ def test_ranks_of_a_step_meet(slurm: Slurm, how: str) -> None:
         "another node first": lambda: slurm.srun("-w", "n3", "-n1", *rank, ":", "-w", "n1", "-n2", *rank),
         "arbitrary": lambda: slurm.srun(
             "--distribution=arbitrary", "-n3", *rank, SLURM_HOSTFILE=str(slurm.place / "order")),
-        "by PMI": lambda: slurm.srun("--mpi=pmi2", "-N2", "-n3", *rank),
+        "by PMI": lambda: slurm.srun("--mpi=pmi2", "-N2", "-n3", *rank, HOCKET_SECRET=""),
     }[how]()  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = sorted(done.stdout.splitlines())

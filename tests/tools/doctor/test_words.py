@@ -106,6 +106,25 @@ def test_ranks_with_cores_of_their_own_do_not_outnumber_them(bound: list[int], c
     assert made.crowded == crowded
 
 
+@pytest.mark.parametrize(
+    ("cores", "threads", "said"),
+    [
+        ([0], "1", "The 4 ranks of host a may run on 1 of its 64 cores: whatever started them has bound them"),
+        ([*range(64)], "", "host a may start 256 threads on 64 cores, as OMP_NUM_THREADS is not set: set it to 16"),
+        ([*range(64)], "32", "host a may start 128 threads on 64 cores, as OMP_NUM_THREADS is too large: set it to 16"),
+        ([*range(64)], "16", ""), ([*range(4)], "1", ""),
+    ],
+)  # fmt: skip
+def test_ranks_that_are_badly_placed(cores: list[int], threads: str, said: str) -> None:
+    made = report(4, 2)
+    for each in made.facts:
+        each |= {"online": 64, "threads": "1"}
+    for each in made.facts[:4]:
+        each |= {"cores": cores, "usable": len(cores), "threads": threads}
+    text = words.paragraph(made, [])
+    assert said in text and ("of host a may" in text) == bool(said) and "of host b may" not in text
+
+
 def test_where_times_vary_only_what_is_very_slow_is_told() -> None:
     made = report(1, 1, 1)
     for each in made.facts:
