@@ -36,7 +36,7 @@ PYTEST := $(BIN)/pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test quick lint test-more test-pythons test-torch test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
-	test-verbs test-gpu test-browser sanitize mutants fuzz kills chaos chaos-long compare wheel docs clean
+	test-verbs test-gpu test-browser test-litmus sanitize mutants fuzz kills chaos chaos-long compare wheel docs clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -131,6 +131,13 @@ test-gpu: $(VENV)/test.stamp
 test-browser: $(VENV)/test.stamp
 	$(EDITABLE) '.[test-browser]'
 	$(PYTEST) -m browser tests/observe
+
+# The order of memory: each litmus program of tests/litmus under herd7's models of C11 and ARMv8, and with each order weakened:
+# a minute.  herd7 is what HERD7 names, or the PATH has, or is built into build/herd7 from its source: four minutes, with
+# Debian's dune, menhir, ocaml and libzarith-ocaml-dev.
+test-litmus: $(VENV)/test.stamp
+	tests/litmus/herd.sh
+	$(PYTEST) -m litmus tests/litmus
 
 # The C protocols, whole and with each line broken, then the whole library, under ASan, UBSan and TSan: some minutes.
 sanitize: $(VENV)/test.stamp

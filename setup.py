@@ -3,12 +3,12 @@
 import hashlib
 import itertools
 import os
-import platform
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from glob import glob
@@ -108,7 +108,7 @@ QUICK = {
 # Loops over elements: the vectors of -O3 without what it unrolls and peels around them, which costs twice the time and
 # gains nothing (bench/kernels.py).  Of two levels on x86-64; elsewhere there is one.
 VECTORS = ["-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "--param=vect-epilogues-nomask=0"]
-X86 = platform.machine() == "x86_64"
+X86 = sysconfig.get_platform().endswith("x86_64")  # _PYTHON_HOST_PLATFORM tells of another machine
 # HOCKET_CFLAGS adds compiler and linker flags (the sanitizer builds of `make sanitize`).
 EXTRA = os.environ.get("HOCKET_CFLAGS", "").split()
 # Names that nobody links against are three quarters of a library's size; a debugger, a sanitizer and perf want them.

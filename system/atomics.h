@@ -1,4 +1,5 @@
-/* The few atomic operations the shared-memory protocol needs: acquire and release, never "x86 orders it anyway". */
+/* The few atomic operations that threads and processes without a lock need: acquire and release, never "x86 orders it
+ * anyway".  Each protocol is a litmus program in tests/litmus; docs/architecture.md lists them. */
 #ifndef HK_ATOMICS_H
 #define HK_ATOMICS_H
 
@@ -8,10 +9,22 @@ static inline uint32_t hk_load32(const uint32_t *p) { return __atomic_load_n(p, 
 static inline void hk_store32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 static inline uint32_t hk_relaxed32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 static inline uint64_t hk_relaxed64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+static inline uint64_t hk_load64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void hk_store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 static inline void hk_add32(uint32_t *p, uint32_t v) { __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
 
 /* Of two threads that store, fence, load, at least one sees the other's store. */
 static inline void hk_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+/* Whoever sees what is stored behind it sees what was stored before it: a store that releases does not keep later ones back. */
+static inline void hk_fence_stores(void) {
+#ifdef __aarch64__
+    __asm__ __volatile__("dmb ishst" ::: "memory"); /* the compiler's fence would order loads, too */
+#else
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+#endif
+}
+
 static inline void hk_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

@@ -9,7 +9,8 @@
  *     ring[i].at      records
  *
  * A ring has one writer: the thread that has claimed its engine, or, of a rank's own ring, whoever holds the GIL.  Who
- * reads copies the records, reads `written` again, and drops those that were overwritten meanwhile. */
+ * reads copies the records, reads `written` again, and drops those that were overwritten meanwhile, and one more: the
+ * next may be on its way.  (So of a full ring the oldest is never read.) */
 #ifndef HK_RECORD_H
 #define HK_RECORD_H
 
@@ -68,7 +69,7 @@ typedef struct hk_ring {
     uint64_t at;        /* offset in the file */
     uint64_t written;   /* bytes, ever; released after each record */
     uint32_t room;      /* records: a power of two */
-    uint32_t claimed;   /* is it anybody's? */
+    uint32_t claimed;   /* 0: it is nobody's; else another number for each that it was */
     uint64_t unused[5];
 } hk_ring;
 
@@ -96,13 +97,11 @@ typedef struct hk_writer {
     hk_clock clock;     /* ... whose time it tells */
 } hk_writer;
 
-static inline void hk_store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-static inline uint64_t hk_load64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-
 /* `tail`: kind, and above it peer, step and lane, 16 bits each. */
 static inline hk_record *hk_append(hk_writer *w, uint64_t ns, uint32_t seq, uint32_t what, uint64_t bytes, uint64_t tail) {
     uint64_t n = w->n;
     hk_record *r = (hk_record *)((char *)w->records + (n & w->mask));
+    hk_fence_stores(); /* `written` is seen before what follows, which may be written over an old record */
     r->ns = ns;
     r->seq = seq;
     r->what = what;

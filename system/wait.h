@@ -41,7 +41,7 @@ typedef struct hk_wait {
     uint32_t slow;      /* slow yields met in this wait */
     uint32_t shared;    /* a yield let somebody else run */
     uint32_t tired;     /* it leaves out the second rung */
-    uint32_t told;      /* the caller's */
+    uint32_t told, news; /* the caller's */
     uint32_t armed;     /* counted among the bell's sleepers, and has polled since */
     uint32_t seen;      /* the bell's count when it was armed */
     uint64_t since;     /* ns, when the spinning ended */

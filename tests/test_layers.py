@@ -114,6 +114,7 @@ APART = {
     "support",  # what tests share
     "guest",  # in a virtual machine with RDMA devices
     "fuzz", "sanitize", "plugins",  # C programs and corpora; scripts; packages of others
+    "litmus",  # the order of memory, of all folders
     "frameworks/others",  # what `make test-frameworks` alone installs
     "frameworks/suites",  # other projects' own tests
 }  # fmt: skip

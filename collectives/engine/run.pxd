@@ -34,8 +34,8 @@ cdef extern from "system/wait.h" nogil:
         uint64_t yield_ns, slow_ns
         int home
     struct hk_wait:
-        uint32_t polls, told
-        uint64_t away
+        uint32_t polls, told, news
+        uint64_t since, away
         uint64_t (*asks)() noexcept nogil
     uint64_t hk_now()
     void hk_ring_bell(uint32_t* bell)

@@ -58,4 +58,5 @@ cdef class Recorder:
     cdef dict lines             # line of the table -> its number
     cdef uint32_t[HK_RINGS] free    # rings that were let go, in a circle: the first is the oldest ...
     cdef uint32_t first_free, nfree     # ... of so many
+    cdef uint32_t claims        # of rings, so far
     cdef void touch(self, uint32_t number, size_t end) noexcept

@@ -50,6 +50,8 @@ cdef extern from "system/record.h" nogil:
     void hk_store32(uint32_t*, uint32_t)
     void hk_store64(uint64_t*, uint64_t)
     uint64_t hk_load64(const uint64_t*)
+    void hk_fence()
+    void hk_fence_stores()
 
 cdef extern from "unistd.h" nogil:
     int close(int)
@@ -94,6 +96,7 @@ cdef class Recorder:
     def __cinit__(self, int fd, str refused="", bint traced=False):
         cdef int flags = MAP_SHARED if fd >= 0 else MAP_PRIVATE | MAP_ANONYMOUS
         cdef hk_recorder* head
+        cdef uint64_t magic
         self.fd, self.refused, self.lines = fd, refused, {}
         self.room = memory.TRACE_ROOM if traced else HK_RING_ROOM
         self.size = HK_RINGS_AT + HK_RINGS * self.room * sizeof(hk_record)
@@ -109,7 +112,8 @@ cdef class Recorder:
         _copy(head.boot_id, boot_id(), sizeof(head.boot_id))
         _copy(head.host, socket.gethostname(), sizeof(head.host))
         self.line({})                       # line 0: nothing
-        memcpy(head.magic, b"hocketR", 8)   # last: now it may be read
+        memcpy(&magic, b"hocketR", 8)
+        hk_store64(<uint64_t*>head.magic, magic)    # last: now it may be read
 
     def line(self, dict value):
         """The number of a line of the table; 0 if there is no room for it."""
@@ -175,6 +179,7 @@ cdef class Recorder:
         w.recorder, w.number = self, number
         w.writer.ring = &rings[number]
         hk_store32(&w.writer.ring.claimed, 0)
+        hk_fence_stores()               # who sees what follows finds it nobody's, or another's, when it looks again
         w.writer.ring.written, w.writer.ring.room = 0, self.room
         w.writer.ring.at = HK_RINGS_AT + number * self.room * sizeof(hk_record)
         w.writer.records = <hk_record*>(<char*>self.base + w.writer.ring.at)
@@ -182,7 +187,8 @@ cdef class Recorder:
         w.writer.clock.counts = head.traced and counts_ticks()
         self.touch(number, FIRST_TOUCHED)
         memcpy(<char*>self.base + HK_ABOUT_AT + number * HK_ABOUT, <char*>text, len(text))
-        hk_store32(&w.writer.ring.claimed, 1)
+        self.claims += 1
+        hk_store32(&w.writer.ring.claimed, self.claims)
         if number == head.rings:
             hk_store32(&head.rings, head.rings + 1)
         return w
@@ -252,6 +258,11 @@ cdef int _copy(char* to, str text, size_t room) except -1:
     memset(to, 0, room)
     memcpy(to, <char*>data, len(data))
     return 0
+
+
+def fence():
+    """For who reads memory that others write: what was read before is older than what is read from here on."""
+    hk_fence()
 
 
 def of_process():

@@ -44,6 +44,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hocket.collectives.recording.recorder import fence
 from hocket.errors import Error
 
 MAGIC, VERSION = b"hocketR", 1
@@ -212,25 +213,33 @@ def read(data: Any, newest: int = MOST_RECORDS, job: str | None = None) -> list[
     size = len(data)
     if size < HEADS_AT + RINGS * RING.itemsize:
         raise NotARecording(f"a recording has at least {HEADS_AT + RINGS * RING.itemsize} bytes, and this has {size}")
-    head = _array(data, HEAD, 0, 1)[0]
-    if bytes(head["magic"]) != MAGIC:
+    if bytes(data[0 : len(MAGIC)]) != MAGIC:
         raise NotARecording("it does not begin as hocket's recordings do")
+    fence()  # a writer stores the magic last, and what counts others behind what it counts
+    head = _array(data, HEAD, 0, 1)[0]
     if int(head["version"]) != VERSION:
         raise NotARecording(f"it is of version {int(head['version'])} of the format; this hocket reads {VERSION}")
     claimed = _array(data, RING, HEADS_AT, RINGS)["claimed"][: int(head["rings"])]
+    fence()
     abouts = {number: _about(data, number) for number in np.flatnonzero(claimed).tolist()}
     if job is not None:
         abouts = {number: about for number, about in abouts.items() if _text(about.get("job")) == job}
     if not abouts:
         return []
-    lines = _lines(data, int(head["texts_at"]), min(int(head["texts"]), int(head["texts_room"]), MOST_TEXTS))
-    table, ranks = dict(enumerate(map(_what, lines))), dict[tuple[int, str], Recorded]()
+    table, ranks = dict[int, What](), dict[tuple[int, str], Recorded]()
     places = Places(max(MOST_BYTES, getattr(data, "stored", size)))
     for number, about in abouts.items():
+        newest_of = _newest(data, number, int(claimed[number]), newest, places)
+        if newest_of is None:
+            continue
         owner = _whole(about.get("rank")), _text(about.get("job"))
         if owner not in ranks:
             ranks[owner] = Recorded(_facts(head, about), table)
-        ranks[owner].rings.append(_ring(about, *_newest(data, number, newest, places)))
+        ranks[owner].rings.append(_ring(about, *newest_of))
+    texts = int(_array(data, HEAD, 0, 1)["texts"][0])  # now: the newest records may name new lines
+    fence()
+    lines = _lines(data, int(head["texts_at"]), min(texts, int(head["texts_room"]), MOST_TEXTS))
+    table.update(enumerate(map(_what, lines)))
     return list(ranks.values())
 
 
@@ -347,9 +356,10 @@ def unshortened(text: str) -> tuple[int, ...]:
     return tuple(rank for run in runs for rank in range(run[0], run[-1] + 1))
 
 
-def _newest(data: Any, number: int, most: int, places: Places) -> tuple[NDArray[Any], int]:
-    """A ring's records in the order in which they were written, and how many are lost."""
+def _newest(data: Any, number: int, claim: int, most: int, places: Places) -> tuple[NDArray[Any], int] | None:
+    """A ring's records in the order in which they were written, and how many are lost; None: it is another's by now."""
     ring = _array(data, RING, HEADS_AT, RINGS)[number]
+    fence()
     at, room, written = int(ring["at"]), int(ring["room"]), int(ring["written"]) // RECORD.itemsize
     if not 0 < room <= MOST_RECORDS or at + room * RECORD.itemsize > len(data):
         return np.empty(0, RECORD), 0
@@ -360,8 +370,11 @@ def _newest(data: Any, number: int, most: int, places: Places) -> tuple[NDArray[
     ahead = min(count, room - first)  # records before the ring begins again
     pieces = [_array(data, RECORD, at + first * RECORD.itemsize, ahead), _array(data, RECORD, at, count - ahead)]
     copied = np.concatenate(pieces)
-    now = int(_array(data, RING, HEADS_AT, RINGS)["written"][number]) // RECORD.itemsize
-    # Meanwhile the oldest may have been overwritten, and one more is on its way.
-    gone = min(max(0, now + 1 - room - (written - count)), len(copied)) if now != written else 0
+    fence()
+    ring = _array(data, RING, HEADS_AT, RINGS)[number]
+    if int(ring["claimed"]) != claim:
+        return None
+    # Meanwhile the oldest may have been overwritten, and one more may be on its way.
+    gone = min(max(0, int(ring["written"]) // RECORD.itemsize + 1 - room - (written - count)), len(copied))
     made = copied[gone:]
     return made[made["ns"] < LATEST], written - count + gone

@@ -10,7 +10,7 @@ import os
 from libc.errno cimport EMFILE, ENFILE, errno
 from libc.stdint cimport uint32_t, uint64_t
 
-from hocket.collectives.engine.run cimport hk_load32, hk_ring_bell
+from hocket.collectives.engine.run cimport hk_load32, hk_ring_bell, hk_store32
 
 from hocket.errors import Error
 
@@ -34,6 +34,7 @@ cdef extern from "unistd.h" nogil:
 
 news = -1
 slept_on = NULL
+told = 0
 cdef uint32_t sleepers = 0      # threads that look at `news`, or soon will; atomic
 cdef uint32_t bell[2]           # ... and those that sleep on it: see wait.h
 bell[0] = bell[1] = 0
@@ -51,7 +52,9 @@ cdef int open_news() except -1:
 
 
 cdef void tell() noexcept nogil:
+    global told
     cdef uint64_t one = 1
+    hk_store32(&told, told + 1)
     hk_fence()                  # whoever counts itself as a sleeper later sees what is told
     hk_ring_bell(bell)
     if hk_load32(&sleepers) == 0:

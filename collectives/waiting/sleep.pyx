@@ -6,7 +6,7 @@ Where a run has none (its transport must be looked at) or another thread drives 
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.engine.drive cimport MAX_FDS, collect, elsewhere
-from hocket.collectives.engine.run cimport (Core, hk_ladder, hk_load32, hk_store32, hk_wait, hk_wait_sleeps,
+from hocket.collectives.engine.run cimport (Core, hk_ladder, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_sleeps,
                                      hk_wait_step, pollfd)
 from hocket.collectives.waiting cimport news, progress
 from hocket.collectives.waiting.progress cimport pthread_mutex_lock, pthread_mutex_unlock
@@ -70,7 +70,8 @@ cdef uint64_t wait_step(hk_wait* w, hk_ladder* ladder, Core* mine, pollfd* fds, 
     cdef uint64_t waited
     cdef uint32_t* bell = NULL
     cdef int n
-    cdef bint heard, looks
+    cdef uint32_t now
+    cdef bint heard = False, looks
     if not hk_wait_sleeps(w, ladder):
         return hk_wait_step(w, ladder, NULL, NULL, 0)
     news.before_sleep()
@@ -80,8 +81,12 @@ cdef uint64_t wait_step(hk_wait* w, hk_ladder* ladder, Core* mine, pollfd* fds, 
     if looks:
         fds[n].fd, fds[n].events, fds[n].revents = news.news, POLLIN, 0
         n += 1
-    waited = hk_wait_step(w, ladder, bell, fds, n)
-    heard = looks and fds[n - 1].revents != 0
+    now = hk_load32(&news.told)
+    if now == w.news:
+        waited = hk_wait_step(w, ladder, bell, fds, n)
+        heard = looks and fds[n - 1].revents != 0
+    else:                           # told before it was a sleeper: the caller looks once more
+        w.news, waited = now, hk_now() - w.since
     w.told = not news.after_sleep(heard)    # it would return at once: the next sleep, which is short, is without it
     if n == 0 and bell != NULL:
         pthread_mutex_lock(&progress.lock)
