@@ -58,6 +58,8 @@ MAY: dict[str, set[str]] = {
     "frameworks/lightgbm": {"lightgbm"},
     "frameworks/xgboost": {"xgboost"},
     "frameworks/flower": {"flower", "compression"},
+    "frameworks/tensorflow": {"tensorflow"},
+    "frameworks/keras": {"keras", "tensorflow", "jax", "compression"},
 }
 """Each folder may import these of hocket's packages."""
 PACKAGES = {folder: folder.rpartition("/")[2] for folder in MAY} | {"compressors": "compression"}
@@ -314,7 +316,7 @@ def unmirrored(tests: Path) -> list[str]:
 def test_tests_mirror_the_folders() -> None:
     assert not unmirrored(ROOT / "tests"), "tests of a folder are in the folder of its name"
     untested = {folder for folder in MAY if not any((ROOT / "tests" / folder).rglob("test_*.py"))}
-    apart = ("dask", "flower", "jax", "lightgbm", "spark", "xgboost", "xla")
+    apart = ("dask", "flower", "jax", "lightgbm", "spark", "tensorflow", "xgboost", "xla")
     assert untested == {f"frameworks/{each}" for each in apart}
 
 
