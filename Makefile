@@ -91,7 +91,7 @@ test-frameworks: $(VENV)/test.stamp
 	$(PYTEST) tests/frameworks/others
 
 # Keras 3 on TensorFlow, JAX and torch: each backend in an environment of its own, of 1.6, 0.7 and 1.1 GB.
-# Ten minutes on two cores.
+# With HOROVOD_EXAMPLES, Horovod's examples/tensorflow2, which is not here, its four programs too.  Ten minutes.
 KERAS := keras==3.15.1
 KERAS_tensorflow := tensorflow-cpu==2.21.0
 KERAS_jax := jax==0.10.2
@@ -100,11 +100,13 @@ BACKENDS ?= tensorflow jax torch
 test-keras: $(patsubst %,.venv-keras-%/test.stamp,$(BACKENDS))
 	for each in $(BACKENDS); do \
 		KERAS_BACKEND=$$each .venv-keras-$$each/bin/pytest tests/frameworks/keras || exit 1; done
+	@[ -z "$(HOROVOD_EXAMPLES)" ] || for each in 2 3; do .venv-keras-tensorflow/bin/python \
+		tests/frameworks/keras/horovod_examples.py $(HOROVOD_EXAMPLES) --keras $$each || exit 1; done
 
 # tf-keras asks for tensorflow itself, which would come over tensorflow-cpu.
 .venv-keras-%/test.stamp: $(SOURCES)
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile $(BUILD) pytest pytest-timeout $(KERAS) $(KERAS_$*)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile $(BUILD) cloudpickle pytest pytest-timeout $(KERAS) $(KERAS_$*)
 	[ $* != tensorflow ] || $(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --no-deps tf-keras==2.21.0
 	$(@D)/bin/python setup.py --quiet build_ext --inplace
 	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --no-build-isolation --no-deps --editable .

@@ -6,7 +6,7 @@
     compressing.py   `compress=`
     alike.py         have all ranks the same model?  The first difference, in words
     refusing.py      what cannot work, before it fails elsewhere
-    logs.py          metrics and moving averages of all ranks
+    moving.py        moving averages become those of all ranks
     shards.py        `shard`: this rank's part of the data
     causes.py        `cause`: hocket's own error behind the backend's
     backends/        one file for each: only that of the backend in use is imported

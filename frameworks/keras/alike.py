@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -24,12 +23,6 @@ DROPPED = frozenset({"seed", "shared_object_id", "build_config", "compile_config
 """Parts of a layer's config that may differ: seeds do, so that ranks drop other places."""
 MOST = 4
 Told = dict[str, Any]
-
-
-def several(names: Sequence[str], most: int) -> str:
-    """The first `most` of them, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def is_seed(variable: Any) -> bool:
@@ -110,9 +103,14 @@ def settings(optimizer: Any) -> Told:
     """The settings of an optimizer that are numbers and texts."""
     config = optimizer.get_config()
     inner = getattr(optimizer, "inner_optimizer", None)
-    found = {key: value for key, value in config.items() if key != "name" and _plain(value)}
+    found = {key: _shown(value) for key, value in config.items() if key != "name" and _plain(value)}
     found["class"] = type(optimizer).__name__
     return found if inner is None else {**found, **{f"inner {key}": each for key, each in settings(inner).items()}}
+
+
+def _shown(value: Any) -> Any:
+    """The number that the program gave, of one that has been a float32."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _plain(value: Any) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 
 from hocket import Communicator
-from hocket.keras import logs as all_logs
-from hocket.keras import refusing, starting
+from hocket.keras import moving, refusing, starting
+from hocket.training.logs import average_logs
 
 WITHIN = "hocket.keras: the end of fit"
 
@@ -36,7 +36,8 @@ class Average(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not l
         self, comm: Communicator | None = None, *, root: int = 0, compress: str | None = None, metrics: bool = True
     ) -> None:
         super().__init__()
-        self.comm, self.root, self.compress, self.metrics = comm, root, compress, metrics
+        self.comm = None if comm is None else refusing.checked_comm(comm)
+        self.root, self.compress, self.metrics = root, compress, metrics
         self._used: Communicator | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -48,8 +49,8 @@ class Average(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not l
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Average metrics and moving averages.  Ranks with other numbers of steps are told here, or in a step."""
         assert self._used is not None
-        all_logs.average_logs(self._used, epoch, logs if self.metrics else None)
-        all_logs.average_state(self._used, self.model)
+        average_logs(self._used, epoch, logs if self.metrics else None)
+        moving.average_state(self._used, self.model)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Notice ranks that train on."""
@@ -84,4 +85,4 @@ class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Average the numbers in `logs`, in place."""
-        all_logs.average_logs(refusing.checked_comm(self.comm), epoch, logs)
+        average_logs(refusing.checked_comm(self.comm), epoch, logs)

@@ -45,7 +45,7 @@ def problem(model: Any, optimizer: Any) -> str:
     if why := no_optimizer(optimizer):
         return why
     if not model.built:
-        return "the model has no variables yet: call it on a batch, or model.build(shape), first"
+        return "the model has no variables yet: call it on a batch, or model.build((None, ...)), before fit"
     if keras.distribution.distribution() is not None:
         return (
             "keras.distribution spreads the model over devices, and is not aware of hocket's ranks: leave "

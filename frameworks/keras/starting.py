@@ -75,6 +75,7 @@ def _wrap(model: Any, optimizer: Any, comm: Communicator, compress: str | None) 
     if before is None or before.optimizer is not optimizer or before.comm is not comm or before.compress != compress:
         before = Averaging(comm, compress)
         before.wrap(optimizer)
-        if backends.of_keras().stale and optimizer is model.optimizer and model.train_function is not None:
+        fits = optimizer is getattr(model, "optimizer", None) and model.train_function is not None
+        if fits and backends.of_keras().stale:
             model.make_train_function(force=True)  # what was traced before would go on without the averages
     before.outermost = True

@@ -21,6 +21,7 @@ from hocket import Communicator
 Array = np.ndarray[Any, Any]
 SHARED = "fiucb"
 """The kinds of dtypes that DLPack has; of others bfloat16 goes by its bits, and the rest is copied."""
+ALIGNED = 64
 HELD = 3
 """References to an array that nobody else holds: the list's, the loop's, and the argument of getrefcount."""
 
@@ -59,7 +60,12 @@ class Pool:
 
 
 def handed(array: Array) -> Any:
-    """A tensor of this memory, which must not be written while TensorFlow holds it."""
+    """A tensor of this memory, which must not be written while TensorFlow holds it; of a copy where that cannot be.
+
+    TensorFlow ends the process if the memory does not begin on its boundary.
+    """
+    if array.__array_interface__["data"][0] % ALIGNED or not array.flags.c_contiguous:
+        return tf.constant(array)
     if array.dtype.kind in SHARED and array.dtype.isnative:
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     if array.dtype.name == "bfloat16":

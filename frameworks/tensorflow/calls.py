@@ -88,11 +88,7 @@ def allgather(tree: Any, *, comm: Communicator | None = None) -> Any:
     comm = communicator(comm)
 
     def run(tensors: Sequence[Any]) -> list[Array]:
-        arrays = [np.ascontiguousarray(read(each)) for each in tensors]
-        if any(not each.ndim for each in arrays):
-            raise ArgumentError("allgather: a tensor without dimensions has no rows; pass tf.reshape(x, [1])")
-        counts = comm.allgather(np.array([len(each) for each in arrays], np.int64)).reshape(comm.size, -1)
-        return [comm.allgatherv(each, counts[:, i].tolist()) for i, each in enumerate(arrays)]
+        return gathered(tensors, comm)
 
     def back(*gradients: Any) -> Any:
         sums = allreduce(list(gradients), "sum", comm=comm)
@@ -101,6 +97,15 @@ def allgather(tree: Any, *, comm: Communicator | None = None) -> Any:
         return [each[start : start + n[0]] for each, start, n in zip(sums, before, rows, strict=True)]
 
     return _each(tree, run, back, rows=True)
+
+
+def gathered(tensors: Sequence[Any], comm: Communicator) -> list[Array]:
+    """All ranks' rows of each of these eager tensors."""
+    arrays = [read(each) for each in tensors]
+    if any(not each.ndim for each in arrays):
+        raise ArgumentError("allgather: a tensor without dimensions has no rows; pass tf.reshape(x, [1])")
+    counts = comm.allgather(np.array([len(each) for each in arrays], np.int64)).reshape(comm.size, -1)
+    return [comm.allgatherv(each, counts[:, i].tolist()) for i, each in enumerate(arrays)]
 
 
 def pool_of(comm: Communicator) -> Pool:
@@ -117,12 +122,11 @@ def communicator(comm: Any) -> Communicator:
     return comm
 
 
-def carried(tensors: list[Any], run: Run, rows: bool = False, results: int | None = None) -> list[Any]:
+def carried(tensors: list[Any], run: Run, results: list[Any]) -> list[Any]:
     """run(eager tensors) as tensors: at once, or when the graph runs, in the order of the program.
 
-    The results have the tensors' dtypes and shapes, but for axis 0 with `rows`.  `results`: of so many of them.
+    `results`: the dtype and shape of each (tf.TensorSpec); lengths that a rank cannot know are None.
     """
-    like = tensors[:results]
 
     @kept
     def call(*eager: Any) -> list[Any]:
@@ -130,14 +134,15 @@ def carried(tensors: list[Any], run: Run, rows: bool = False, results: int | Non
 
     if not tensors:
         return []
+    found: list[Any]
     if tf.executing_eagerly():
-        found: list[Any] = call(*tensors)
+        found = call(*tensors)
         return found
     with tf.device("CPU:0"):
-        found = tf.py_function(call, tensors, [each.dtype for each in like])
-    for made, tensor in zip(found, like, strict=True):
-        made.set_shape(tensor.shape if not rows else [None, *tensor.shape[1:]])
-    return list(found)
+        found = list(tf.py_function(call, tensors, [each.dtype for each in results]))
+    for made, spec in zip(found, results, strict=True):
+        made.set_shape(spec.shape)
+    return found
 
 
 def _each(tree: Any, run: Run, back: Callable[..., Any], rows: bool = False) -> Any:
@@ -146,6 +151,8 @@ def _each(tree: Any, run: Run, back: Callable[..., Any], rows: bool = False) -> 
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not looked at
     def call(*tensors: Any) -> Any:
-        return carried(list(tensors), run, rows), back
+        shapes = [each.shape if not rows else [None, *each.shape[1:]] for each in tensors]
+        specs = [tf.TensorSpec(shape, each.dtype) for shape, each in zip(shapes, tensors, strict=True)]
+        return carried(list(tensors), run, specs), back
 
     return tf.nest.pack_sequence_as(tree, tf.nest.flatten(call(*leaves))) if leaves else tree

@@ -7,8 +7,6 @@ Each module has
     problem(model)                          what of this backend cannot work, in words; ""
     cause(error)                            hocket's own error behind the backend's
     stale                                   are programs compiled that must be made anew when the optimizer changes?
-
-    flags.py                                which gradients a rank has, as numbers that are averaged with them
 """
 
 from __future__ import annotations

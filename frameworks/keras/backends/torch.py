@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hocket.errors import Error
-from hocket.keras.backends.flags import Flags
+from hocket.training.flags import Flags
 
 stale = False
 
@@ -26,7 +26,8 @@ def averages(averaging: Any, grads: list[Any], variables: Sequence[Any]) -> list
     if any(each.device.type != "cpu" for each in plain):
         comm.allreduce(plain, "avg")
         plain = []
-    comm.allreduce([*plain, own], "avg")
+    with flags.named():
+        comm.allreduce([*plain, own], "avg")
     flags.check(flags.values, comm)
     if floats:
         names = [flags.names[i] for i in floats]
