@@ -1,6 +1,6 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make quick: most of them.  make test-more: further cases of the same
 # tests.  make test-torch TORCH=torch==2.15.0 VENV=.venv-2.15: what imports torch, with another one, in an environment of its own.
-# make test-torch-suite, test-frameworks: more of them, about torch.  make test-verbs: RDMA, in a virtual machine.
+# make test-torch-suite, test-frameworks, test-keras: more of them, about torch, other frameworks, Keras.  make test-verbs: RDMA, in a virtual machine.
 # make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
 # make mutants: does the suite notice when the code is wrong?
 # make kills: a parameter server through 1,000 deaths.
@@ -35,7 +35,7 @@ PYTEST := $(BIN)/pytest
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick lint test-more test-pythons test-torch test-torch-suite test-frameworks test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
+.PHONY: run test quick lint test-more test-pythons test-torch test-torch-suite test-frameworks test-keras test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
 	test-verbs test-gpu test-browser test-litmus sanitize mutants fuzz kills chaos chaos-long compare wheel docs clean
 
 run: $(VENV)/run.stamp
@@ -89,6 +89,28 @@ test-torch-suite: $(VENV)/test.stamp
 test-frameworks: $(VENV)/test.stamp
 	$(EDITABLE) '.[frameworks]'
 	$(PYTEST) tests/frameworks/others
+
+# Keras 3 on TensorFlow, JAX and torch: each backend in an environment of its own, of 1.6, 0.7 and 1.1 GB.
+# With HOROVOD_EXAMPLES, Horovod's examples/tensorflow2, which is not here, its four programs too.  Ten minutes.
+KERAS := keras==3.15.1
+KERAS_tensorflow := tensorflow-cpu==2.21.0
+KERAS_jax := jax==0.10.2
+KERAS_torch := torch==2.13.0
+BACKENDS ?= tensorflow jax torch
+test-keras: $(patsubst %,.venv-keras-%/test.stamp,$(BACKENDS))
+	for each in $(BACKENDS); do \
+		KERAS_BACKEND=$$each .venv-keras-$$each/bin/pytest tests/frameworks/keras || exit 1; done
+	@[ -z "$(HOROVOD_EXAMPLES)" ] || for each in 2 3; do .venv-keras-tensorflow/bin/python \
+		tests/frameworks/keras/horovod_examples.py $(HOROVOD_EXAMPLES) --keras $$each || exit 1; done
+
+# tf-keras asks for tensorflow itself, which would come over tensorflow-cpu.
+.venv-keras-%/test.stamp: $(SOURCES)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile $(BUILD) cloudpickle pytest pytest-timeout $(KERAS) $(KERAS_$*)
+	[ $* != tensorflow ] || $(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --no-deps tf-keras==2.21.0
+	$(@D)/bin/python setup.py --quiet build_ext --inplace
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --no-build-isolation --no-deps --editable .
+	@touch $@
 
 # Horovod's own tests for torch at 2 and 3 ranks: HOROVOD_TESTS is its test/parallel/test_torch.py, which is not here.
 test-horovod-suite: $(VENV)/test.stamp

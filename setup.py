@@ -21,8 +21,8 @@ from setuptools.errors import CompileError
 
 FOLDERS = [
     "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "flower", "horovod", "jax",
-    "kernels", "lightgbm", "observe", "ray", "spark", "system", "tools", "torch", "training", "transports",
-    "xgboost", "xla",
+    "keras", "kernels", "lightgbm", "observe", "ray", "spark", "system", "tensorflow", "tools", "torch", "training",
+    "transports", "xgboost", "xla",
 ]
 # A folder of a folder is a package where it has an __init__.py.
 PACKAGES = ["hocket"] + sorted(

@@ -15,7 +15,7 @@ import hocket
 ROOT = Path(__file__).parents[1]
 MENU = {
     "Start": ["start"],
-    "How to run": ["launching", "torch", "frameworks", "jax", "migrating", "mpi", "gpu", "verbs", "testing"],
+    "How to run": ["launching", "torch", "frameworks", "jax", "keras", "migrating", "mpi", "gpu", "verbs", "testing"],
     "How to train over slow links": ["methods", "compression", "overlap", "less", "server", "large", "redistribute"],
     "How to find what is wrong": ["hangs", "observing", "survive"],
     "Reference": ["api", "reference", "numbers", "commands", "codecs", "errors", "configuration", "tuning",

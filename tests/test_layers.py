@@ -49,7 +49,7 @@ MAY: dict[str, set[str]] = {
     "bench": {*LIBRARY, "bench", "conformance", "compression"},
     "lab": {*LIBRARY, "tools", "bench", "lab", "conformance", "compression", "observe", "training"},
     "frameworks/torch": {"torch", "compression", "training"},
-    "frameworks/horovod": {"horovod", "compression", "torch", "training"},
+    "frameworks/horovod": {"horovod", "compression", "tensorflow", "torch", "training"},
     "frameworks/ray": {"ray"},
     "frameworks/dask": {"dask"},
     "frameworks/jax": {"jax", "xla"},
@@ -58,6 +58,8 @@ MAY: dict[str, set[str]] = {
     "frameworks/lightgbm": {"lightgbm"},
     "frameworks/xgboost": {"xgboost"},
     "frameworks/flower": {"flower", "compression"},
+    "frameworks/tensorflow": {"tensorflow", "training"},
+    "frameworks/keras": {"keras", "tensorflow", "jax", "compression", "training"},
 }
 """Each folder may import these of hocket's packages."""
 PACKAGES = {folder: folder.rpartition("/")[2] for folder in MAY} | {"compressors": "compression"}
@@ -84,6 +86,7 @@ EXCEPTIONS = {
     "lab/rivals/horovod.py": "horovod",
     "lab/frameworks/jax_calls.py": "jax",  # the benchmarks of them
     "lab/frameworks/jax_psum.py": "xla",
+    "lab/frameworks/keras_steps.py": "keras",
     "lab/frameworks/lightgbm_training.py": "lightgbm",
     "lab/frameworks/ray_groups.py": "ray",
 }
@@ -315,7 +318,7 @@ def unmirrored(tests: Path) -> list[str]:
 def test_tests_mirror_the_folders() -> None:
     assert not unmirrored(ROOT / "tests"), "tests of a folder are in the folder of its name"
     untested = {folder for folder in MAY if not any((ROOT / "tests" / folder).rglob("test_*.py"))}
-    apart = ("dask", "flower", "jax", "lightgbm", "spark", "xgboost", "xla")
+    apart = ("dask", "flower", "jax", "lightgbm", "spark", "tensorflow", "xgboost", "xla")
     assert untested == {f"frameworks/{each}" for each in apart}
 
 

@@ -7,6 +7,8 @@ each method is a rule for it, in a file of its own.  Users import the names from
     optimizers.py   SGD, Adagrad and Adam of such vectors
     layered.py      LARS and LAMB, for large batches: a rate for each layer
     norm.py         norms of vectors that are cut, whose bits do not depend on the cut
+    flags.py        which gradients each rank has, for frameworks that hand over all of a step
+    logs.py         metrics of all ranks
     agreeing/       in which order: programs that declare nothing
     overlap/        when: gradients travel while the computation goes on
     crew/           who: members are lost, late and come, and all go on with one state

@@ -29,8 +29,8 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Names that a user may want, for completion: the public names, and the folders that are there."""
     above = (
-        "bench", "compression", "conformance", "dask", "flower", "horovod", "jax", "lightgbm", "ray", "spark", "torch",
-        "training", "xgboost",
+        "bench", "compression", "conformance", "dask", "flower", "horovod", "jax", "keras", "lightgbm", "ray", "spark",
+        "tensorflow", "torch", "training", "xgboost",
     )  # fmt: skip
     on_top = [name for name in above if f"hocket.{name}" in sys.modules]
     dunder = [name for name in globals() if name.startswith("__")]

@@ -1,6 +1,6 @@
 """`import hocket.horovod.torch as hvd`: Horovod's interface for torch.
 
-    basics.py           init, ranks, what hocket is built of
+    basics.py           init
     calls.py            the collectives that return a handle
     autograd.py         those that wait, and through which gradients flow
     perform.py          what rank 0 has ordered, carried out on tensors
@@ -13,6 +13,34 @@
     elastic/            training that goes on without ranks that were lost
 """
 
+from hocket.horovod.basics import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
 from hocket.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from hocket.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hocket.horovod.torch import elastic
@@ -29,36 +57,7 @@ from hocket.horovod.torch.autograd import (
     grouped_reducescatter,
     reducescatter,
 )
-from hocket.horovod.torch.basics import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from hocket.horovod.torch.basics import cuda_built, init
 from hocket.horovod.torch.calls import (
     allgather_async,
     allreduce_async,

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from hocket.horovod.basics import Average, Sum, op_of, rank
 from hocket.horovod.process_sets import ProcessSet, global_process_set, member
 from hocket.horovod.torch import calls
-from hocket.horovod.torch.basics import Average, Sum, rank
 from hocket.horovod.torch.compression import Compression
 from hocket.horovod.torch.tensors import checked
 
@@ -40,7 +40,7 @@ def allreduce(
 ) -> Tensor:  # fmt: skip
     """Call allreduce_async, and wait."""
     small, ctx = compression.compress(tensor)
-    how = calls.op_of(average, op), prescale_factor, postscale_factor, process_set
+    how = op_of(average, op), prescale_factor, postscale_factor, process_set
     found = _Allreduce.apply(how, name, False, getattr(compression, "codec", ""), small)
     made: Tensor = compression.decompress(found, ctx)
     return made
@@ -53,7 +53,7 @@ def grouped_allreduce(
 ) -> list[Tensor]:  # fmt: skip
     """Call grouped_allreduce_async, and wait."""
     small = [compression.compress(each) for each in tensors]
-    how = calls.op_of(average, op), prescale_factor, postscale_factor, process_set
+    how = op_of(average, op), prescale_factor, postscale_factor, process_set
     codec = getattr(compression, "codec", "")
     found = _Allreduce.apply(how, name, True, codec, *(each for each, _ in small))
     return [compression.decompress(each, ctx) for each, (_, ctx) in zip(found, small, strict=True)]
@@ -64,7 +64,7 @@ def allreduce_(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
 ) -> Tensor:  # fmt: skip
     """Call allreduce_async_, and wait."""
-    how = calls.op_of(average, op), prescale_factor, postscale_factor, process_set
+    how = op_of(average, op), prescale_factor, postscale_factor, process_set
     made: Tensor = calls.reduced([tensor], name, *how, in_place=True, waits=True).wait()
     return made
 
@@ -74,7 +74,7 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:  # fmt: skip
     """Call grouped_allreduce_async_, and wait."""
-    how = calls.op_of(average, op), prescale_factor, postscale_factor, process_set
+    how = op_of(average, op), prescale_factor, postscale_factor, process_set
     made: list[Tensor] = calls.reduced(list(tensors), name, *how, True, True, waits=True).wait()
     return made
 

@@ -14,26 +14,14 @@ import torch
 
 from hocket.compression.rates import Rate
 from hocket.errors import ArgumentError
+from hocket.horovod.basics import OPS, Average, Sum, op_of
 from hocket.horovod.exceptions import HorovodInternalError
 from hocket.horovod.process_sets import ProcessSet, global_process_set, member
-from hocket.horovod.torch.basics import OPS, Average, Sum
 from hocket.horovod.torch.tensors import Tensor, Tensors, checked, mark, part, reducible
 from hocket.training.agreeing import Pending, Request
 
 Handle = Pending
 """A collective under way: for `poll` and `synchronize`."""
-
-
-def op_of(average: bool | None, op: int | None) -> int:
-    """The op: `average` is Horovod's older way to say it."""
-    if average is not None:
-        if op is not None:
-            raise ArgumentError("give op= or average=, not both")
-        return Average if average else Sum
-    found = Average if op is None else op
-    if found not in OPS:
-        raise ArgumentError(f"op={op!r} must be hvd.Average, Sum, Adasum, Min, Max or Product")
-    return found
 
 
 def submit(

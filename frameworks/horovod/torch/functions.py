@@ -12,9 +12,9 @@ import torch
 
 from hocket.errors import ArgumentError
 from hocket.horovod import job, plain
+from hocket.horovod.basics import rank
 from hocket.horovod.process_sets import ProcessSet, global_process_set, member
 from hocket.horovod.torch.autograd import allgather, broadcast_
-from hocket.horovod.torch.basics import rank
 from hocket.horovod.torch.calls import broadcast_async_, synchronize
 
 Tensor = torch.Tensor

@@ -11,9 +11,9 @@ import torch
 
 from hocket.compression.rates import Rate, rate_of
 from hocket.errors import ArgumentError
+from hocket.horovod.basics import Average, Max
 from hocket.horovod.process_sets import ProcessSet
 from hocket.horovod.torch import calls
-from hocket.horovod.torch.basics import Average, Max
 from hocket.horovod.torch.functions import broadcast_values
 from hocket.training import Timing
 from hocket.training.agreeing import Pending

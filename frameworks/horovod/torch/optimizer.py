@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from hocket.errors import ArgumentError
+from hocket.horovod.basics import Adasum, Average, size
 from hocket.horovod.process_sets import ProcessSet, global_process_set
 from hocket.horovod.torch import calls, gradients
-from hocket.horovod.torch.basics import Adasum, Average, size
 from hocket.horovod.torch.compression import Compression
 from hocket.horovod.torch.gradients import Averages
 from hocket.torch.training.optimizer import Distributed as Steps

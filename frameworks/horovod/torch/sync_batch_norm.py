@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hocket.horovod.basics import Sum, size
 from hocket.horovod.torch.autograd import allreduce
-from hocket.horovod.torch.basics import Sum, size
 
 Tensor = torch.Tensor
 

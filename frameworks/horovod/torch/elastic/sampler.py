@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.utils.data
 
-from hocket.horovod.torch.basics import rank, size
+from hocket.horovod.basics import rank, size
 
 Sampler: Any = torch.utils.data.Sampler
 

@@ -1,0 +1,78 @@
+"""The collectives of tensors, in tf.function or outside, with gradients.
+
+All ranks call them in one order, as their programs are the same; `name` is taken, and not needed.  Outside of a
+tf.function errors are HorovodInternalError; out of one TensorFlow raises tf.errors.UnknownError with the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import hocket.tensorflow
+from hocket.errors import ArgumentError
+from hocket.horovod.basics import OPS, Adasum, Average, op_of
+from hocket.horovod.exceptions import in_horovods_words
+from hocket.horovod.process_sets import ProcessSet, global_process_set
+from hocket.horovod.tensorflow.basics import everybody
+from hocket.horovod.tensorflow.compression import Compression
+
+
+@in_horovods_words()
+def allreduce(
+    tensor: Any, average: bool | None = None, device_dense: str = "", device_sparse: str = "",
+    compression: Any = Compression.none, op: int | None = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, name: str | None = None, process_set: ProcessSet = global_process_set,
+) -> Any:  # fmt: skip
+    """Average (or Sum, Min, Max, Product) all ranks' tensors.  IndexedSlices are gathered, and stay such."""
+    how = prescale_factor, postscale_factor, name, process_set
+    return grouped_allreduce([tensor], average, device_dense, device_sparse, compression, op, *how)[0]
+
+
+@in_horovods_words()
+def grouped_allreduce(
+    tensors: Sequence[Any], average: bool | None = None, device_dense: str = "", device_sparse: str = "",
+    compression: Any = Compression.none, op: int | None = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, name: str | None = None, process_set: ProcessSet = global_process_set,
+) -> list[Any]:  # fmt: skip
+    """Several together, as one call."""
+    comm, number = everybody(process_set), op_of(average, op)
+    if number == Adasum:
+        raise ArgumentError("op=hvd.Adasum is not there for TensorFlow: use Average, or hocket.horovod.torch")
+    dense = [each for each in tensors if not isinstance(each, tf.IndexedSlices)]
+    packed = [compression.compress(tf.convert_to_tensor(each) * _like(prescale_factor, each)) for each in dense]
+    sent = hocket.tensorflow.allreduce([each for each, _ in packed], OPS[number], comm=comm)
+    found = iter([
+        compression.decompress(each, ctx) * _like(postscale_factor, each)
+        for each, (_, ctx) in zip(sent, packed, strict=True)
+    ])  # fmt: skip
+    share = comm.size if number == Average else 1
+    return [
+        _slices(each, share, comm) if isinstance(each, tf.IndexedSlices) else next(found) for each in tensors
+    ]  # fmt: skip
+
+
+@in_horovods_words()
+def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """All ranks' rows, in rank order.  Ranks may have different numbers of them."""
+    return hocket.tensorflow.allgather(tensor, comm=everybody(process_set))
+
+
+@in_horovods_words()
+def broadcast(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The tensor of rank `root_rank`, as a new tensor."""
+    return hocket.tensorflow.broadcast(tensor, root_rank, comm=everybody(process_set))
+
+
+def _like(factor: float, tensor: Any) -> Any:
+    """1 for tensors that are not scaled: integers too."""
+    return 1 if factor == 1 else tf.cast(factor, tensor.dtype)
+
+
+def _slices(slices: Any, share: int, comm: Any) -> Any:
+    values, indices = hocket.tensorflow.allgather((slices.values, slices.indices), comm=comm)
+    return tf.IndexedSlices(values / share if share > 1 else values, indices, slices.dense_shape)
