@@ -56,7 +56,7 @@ NAMES = {
         hierarchical outside_group pass_over
     """,
     "hocket.hosting": """
-        FAREWELL FolderStore Store call cause join limit local_meeting notice own_address
+        FAREWELL FolderStore Store call cause has_secret here join limit local_meeting notice own_address
     """,
     "hocket.recording": """
         Facts Kind Link NOBODY NotARecording Part RECORD Recorded Recorder Ring SPAN Standing What read

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pickle
 import sys
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -81,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--once", action="store_true", help="print what there is now, and end")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
     parser.add_argument("--all", action="store_true", help="also jobs that have ended, whose processes live")
+    parser.add_argument("--flight", metavar="FOLDER", help="dumps of the ranks there, for torch's torchfrtrace")
     parser.add_argument("which", metavar="JOB|PID", nargs="?", help="only this job, or that of this process")
     options = parser.parse_args(argv)
 
@@ -90,6 +93,8 @@ def main(argv: Sequence[str]) -> int:
     if options.which is not None and not there().jobs:
         print(f"hocket top: there is no job or rank {printable(options.which)!r} of this user here", file=sys.stderr)
         return 1
+    if options.flight:
+        return fly(options.flight, list(there().jobs))
     if options.json:
         print(json.dumps(as_json(there()), indent=1))
         return 0
@@ -102,6 +107,22 @@ def main(argv: Sequence[str]) -> int:
         print(f"hocket top: {why}; install 'hocket[top]' for its screen, or ask for --once", file=sys.stderr)
         return 1
     return show(there)
+
+
+def fly(folder: str, jobs: Sequence[str]) -> int:
+    """Write a file for each rank of the one job that is there."""
+    from hocket.observe.files.flight import dump
+
+    if len(jobs) != 1:
+        print(f"hocket top: --flight takes one job, and there are {len(jobs)}: name one", file=sys.stderr)
+        return 1
+    os.makedirs(folder, exist_ok=True)
+    for process in recorders(job=jobs[0]):
+        for part in process.parts:
+            with open(os.path.join(folder, f"hocket_{part.facts.rank}"), "wb") as file:
+                pickle.dump(dump(part), file)
+    print(f"torchfrtrace --allow-incomplete-ranks --prefix hocket_ {folder}")
+    return 0
 
 
 def look(among: Collection[int] | None = None) -> Jobs:

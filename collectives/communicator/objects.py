@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy
 
 from hocket.arguments import whole
-from hocket.collectives.base.groups import at_once
+from hocket.collectives.base.groups import at_once, open_group
 from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.communicator.messenger import ANY, PROC_NULL, object_tag
 from hocket.errors import ArgumentError, Error
@@ -24,6 +24,8 @@ Array = numpy.ndarray[Any, Any]
 HEAD = 512
 """Bytes of the first piece: the length, and what fits of the object.  Most need no second one."""
 LENGTH = 8
+APART = 1 << 20
+"""Buffers of so many bytes (NumPy's arrays give theirs to pickle) travel by themselves, not as a copy in the pickle."""
 
 
 class Objects:
@@ -35,7 +37,8 @@ class Objects:
 
         Objects are pickled, so these calls take tens of microseconds, and who receives one runs what the sender wrote:
         HOCKET_OBJECTS=0 refuses them.  Raises ArgumentError, on this rank alone, for what cannot be pickled.  What an
-        object raises while it is unpickled comes through as it is; the communicator stays usable.
+        object raises while it is unpickled comes through as it is; the communicator stays usable.  Contiguous NumPy
+        arrays of 1 MiB and more in it are sent as they lie, and received where they stay.
 
         >>> import hocket
         >>> hocket.local_world(2).run(lambda comm: comm.broadcast_object({"rate": 0.1} if comm.rank == 0 else None))
@@ -74,13 +77,21 @@ def broadcast(comm: Communicator, value: Any, root: int, timeout: float | None) 
     _allowed(comm)
     comm.membership.checked(root, "root")
     mine = comm.rank == root
-    data = _pickled(comm, value) if mine else None
+    data, apart = _in_parts(comm, value) if mine else (None, [])
     head = _head(data) if data is not None else numpy.empty(HEAD, numpy.uint8)
     comm.broadcast(head, root, timeout=timeout)
     rest = _rest(data) if data is not None else _room(comm, _after(head))
     if len(rest):
         comm.broadcast(rest, root, timeout=timeout)
-    return value if mine else _joined(head, rest)
+    if mine:
+        for each in apart:
+            comm.broadcast(each, root, timeout=timeout)
+        return value
+    whole = _joined(head, rest)
+    rooms = [_room(comm, nbytes) for nbytes in _apart(whole)]
+    for room in rooms:
+        comm.broadcast(room, root, timeout=timeout)
+    return _made(whole, rooms)
 
 
 def allgather(comm: Communicator, value: Any, timeout: float | None) -> list[Any]:
@@ -124,12 +135,13 @@ def scatter(comm: Communicator, values: Any, root: int, timeout: float | None) -
 
 def send(comm: Communicator, value: Any, dest: int, tag: int, timeout: float | None) -> None:
     to, label, ask = comm.messenger.end(dest, "dest"), object_tag(tag), checked(Ask("message", timeout=timeout))
-    data = _pickled(comm, value)
+    later = open_group() is not None  # then the caller may write to its arrays before they are sent
+    data, apart = _in_parts(comm, value, 1 << 62 if later else APART)
     if to == PROC_NULL:
         return
-    comm.messenger.exchange(_head(data), to, None, None, label, ask)
-    if len(rest := _rest(data)):
-        comm.messenger.exchange(rest, to, None, None, label, ask)
+    for each in (_head(data), _rest(data), *apart):
+        if len(each):
+            comm.messenger.exchange(each, to, None, None, label, ask)
 
 
 def recv(comm: Communicator, source: int | None, tag: int, timeout: float | None) -> Any:
@@ -141,11 +153,16 @@ def recv(comm: Communicator, source: int | None, tag: int, timeout: float | None
     ask = checked(Ask("message", async_op=True, timeout=timeout))
     work = comm.messenger.exchange(None, None, head, place, label, ask)
     work.wait()
-    rest = _room(comm, _after(head))
-    if len(rest):
-        place = place if work.source is None else work.source
-        comm.messenger.exchange(None, None, rest, place, label, checked(Ask("message", timeout=timeout)))
-    return _joined(head, rest)
+    sender = place if work.source is None else work.source
+
+    def more(nbytes: int) -> Array:
+        room = _room(comm, nbytes)
+        if nbytes:
+            comm.messenger.exchange(None, None, room, sender, label, checked(Ask("message", timeout=timeout)))
+        return room
+
+    whole = _joined(head, more(_after(head)))
+    return _made(whole, [more(nbytes) for nbytes in _apart(whole)])
 
 
 # --- bytes
@@ -165,6 +182,37 @@ def _pickled(comm: Communicator, value: Any) -> Array:
         return numpy.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), numpy.uint8)
     except Exception as why:
         raise ArgumentError(f"a {type(value).__name__} cannot be pickled, so it cannot be sent: {why}") from why
+
+
+def _in_parts(comm: Communicator, value: Any, least: int = APART) -> tuple[Array, list[Array]]:
+    """The object's bytes: how many buffers travel by themselves, their lengths, the pickle; and those buffers."""
+    _allowed(comm)
+    apart: list[Array] = []
+
+    def taken(buffer: pickle.PickleBuffer) -> bool:
+        """Does it stay in the pickle?"""
+        raw = buffer.raw()
+        if raw.nbytes < least:
+            return True
+        apart.append(numpy.frombuffer(raw, numpy.uint8))
+        return False
+
+    try:
+        pickled = numpy.frombuffer(pickle.dumps(value, 5, buffer_callback=taken), numpy.uint8)
+    except Exception as why:
+        raise ArgumentError(f"a {type(value).__name__} cannot be pickled, so it cannot be sent: {why}") from why
+    lengths = numpy.array([len(apart), *map(len, apart)])
+    return numpy.concatenate([lengths.view(numpy.uint8), pickled]), apart
+
+
+def _apart(whole: Array) -> list[int]:
+    """The lengths of the buffers that come after these bytes."""
+    count = int(whole[:LENGTH].view(numpy.int64)[0])
+    return [int(n) for n in whole[LENGTH : LENGTH * (1 + count)].view(numpy.int64)]
+
+
+def _made(whole: Array, buffers: list[Array]) -> Any:
+    return pickle.loads(whole[LENGTH * (1 + len(buffers)) :].data, buffers=buffers)
 
 
 def _head(data: Array) -> Array:
@@ -198,8 +246,8 @@ def _room(comm: Communicator, nbytes: int) -> Array:
         raise error from None
 
 
-def _joined(head: Array, rest: Array) -> Any:
-    return pickle.loads(numpy.concatenate([head[LENGTH : LENGTH + _length(head)], rest]).data)
+def _joined(head: Array, rest: Array) -> Array:
+    return numpy.concatenate([head[LENGTH : LENGTH + _length(head)], rest])
 
 
 def _loaded(data: Array, lengths: list[int]) -> list[Any]:

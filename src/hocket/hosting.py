@@ -24,7 +24,8 @@ from hocket.control.store import Store
 from hocket.errors import Error, PeerLostError, TimeoutError
 
 __all__ = [
-    "FAREWELL", "FolderStore", "Store", "call", "cause", "join", "limit", "local_meeting", "notice", "own_address",
+    "FAREWELL", "FolderStore", "Store", "call", "cause", "has_secret", "here", "join", "limit", "local_meeting",
+    "notice", "own_address",
 ]  # fmt: skip
 Result = TypeVar("Result")
 MEETING = 60.0
@@ -86,3 +87,13 @@ def cause(errors: Sequence[BaseException]) -> BaseException:
 def local_meeting(name: str) -> str:
     """Where ranks of one host meet that know this name: an `address` for `hocket.init`."""
     return f"unix:{meeting_path(os.environ, name)}"
+
+
+def here() -> str:
+    """The address that this process's listeners have: HOCKET_IFACE's, else `own_address()`."""
+    return config().iface or own_address()
+
+
+def has_secret() -> bool:
+    """Was this process given its job's secret (HOCKET_SECRET)?"""
+    return config().secret is not None

@@ -11,10 +11,11 @@ from typing import Any
 
 from torch._C._distributed_c10d import Backend
 
+from hocket import Communicator
 from hocket.torch.calls.methods import Calls
 from hocket.torch.calls.names import with_aliases
 from hocket.torch.errors import in_torchs_words
-from hocket.torch.group.bootstrap import communicator
+from hocket.torch.group.bootstrap import communicator, limit_of
 from hocket.torch.group.identity import Identity
 from hocket.torch.register import NAME
 
@@ -38,6 +39,14 @@ class BackendHocket(Identity, Calls, _Base):  # type: ignore[misc]
         self._options = _Base.Options(NAME, options.timeout)
         with in_torchs_words():
             self.comm = communicator(options)
+
+    @classmethod
+    def of(cls, comm: Communicator) -> BackendHocket:
+        """The backend of this communicator's ranks."""
+        made = cls.__new__(cls)
+        _Base.__init__(made, comm.rank, comm.size)
+        made._options, made.comm = _Base.Options(NAME, limit_of(comm)), comm
+        return made
 
     @property
     def options(self) -> Any:

@@ -9,7 +9,12 @@ import torch
 
 def comm_of(group: Any) -> Any:
     """hocket's communicator of a group; None: it has none."""
-    return getattr(group, "comm", None) or getattr(_backend(group), "comm", None)
+    return getattr(carrier_of(group), "comm", None)
+
+
+def carrier_of(group: Any) -> Any:
+    """The object of hocket's, a process group or a backend, that has the communicator; None: there is none."""
+    return next((each for each in (group, _backend(group)) if getattr(each, "comm", None) is not None), None)
 
 
 def carrier(group: Any) -> str:

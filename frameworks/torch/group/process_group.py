@@ -24,6 +24,7 @@ from hocket.torch.group import functional
 from hocket.torch.group.bootstrap import child, communicator, limit_of, met
 from hocket.torch.group.hooks import Hooks
 from hocket.torch.group.identity import Identity
+from hocket.torch.group.reconfigure import Reconfigurable
 from hocket.torch.group.shim import Shim, Without
 from hocket.torch.register import present
 
@@ -34,7 +35,7 @@ _Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of w
 
 
 @with_aliases
-class ProcessGroupHocket(Identity, Hooks, Calls, Without, _Base):  # type: ignore[misc]
+class ProcessGroupHocket(Identity, Reconfigurable, Hooks, Calls, Without, _Base):  # type: ignore[misc]
     """The group of `init_process_group("hocket")` and `new_group`.  `comm` is its `hocket.Communicator`."""
 
     comm: Communicator
@@ -43,7 +44,10 @@ class ProcessGroupHocket(Identity, Hooks, Calls, Without, _Base):  # type: ignor
     def __init__(self, options: Any) -> None:
         self._begin(options.store, options.group_rank, options.group_size, str(options.group_id))
         with in_torchs_words():
-            self.comm = communicator(options)
+            if getattr(options, "enable_reconfigure", False):
+                self._await_reconfigure(options.group_rank, options.group_size, options.timeout.total_seconds())
+            else:
+                self.comm = communicator(options)
 
     @classmethod
     def alone(cls, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> ProcessGroupHocket:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C._distributed_c10d import Backend
 
-from hocket.torch.errors import ArgumentError
+from hocket.torch.errors import ArgumentError, in_torchs_words
+from hocket.torch.group import backend, reconfigure
 from hocket.torch.group.bootstrap import limit_of
 from hocket.torch.register import NAME
 
@@ -21,7 +22,7 @@ _Options: Any = Backend.Options
 class Without:
     """torch's own group would ask a compiled backend."""
 
-    supports_reconfigure = supports_window = supports_abort_hooks = supports_completion_hooks = False
+    supports_window = supports_abort_hooks = supports_completion_hooks = False
     use_pg_for_symm_mem_rendezvous = False
 
 
@@ -34,7 +35,7 @@ def _refuse(name: str) -> Callable[..., Any]:
 
 for _name in (
     "register_abort_hook", "unregister_abort_hook", "_register_on_completion_hook", "_wait_for_pending_works",
-    "get_reconfigure_handle", "reconfigure", "new_window", "merge_remote_group",
+    "new_window", "merge_remote_group",
 ):  # fmt: skip
     setattr(Without, _name, _refuse(_name))
 
@@ -43,7 +44,7 @@ class Shim(Without):
     """The backend that `group._get_backend(device)` gives: it does what the group does."""
 
     supports_splitting = True
-    supports_coalescing = supports_shrinking = supports_time_estimate = _supports_time_estimate = False
+    supports_coalescing = supports_time_estimate = _supports_time_estimate = False
 
     def __init__(self, group: ProcessGroupHocket) -> None:
         self.group = group
@@ -56,6 +57,16 @@ class Shim(Without):
 
     def name(self) -> str:
         return NAME
+
+    @property
+    def supports_shrinking(self) -> bool:
+        """`dist.shrink_group` makes the smaller group of a backend, which has to be a Python one."""
+        return backend.available()
+
+    def shrink(self, ranks: list[int], flags: int = 0, opts: Any = None) -> Any:
+        """The backend of the smaller group.  The group's calls end, whatever the flags say."""
+        with in_torchs_words():
+            return backend.BackendHocket.of(reconfigure.shrunk(self.group, ranks))
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return False
