@@ -23,7 +23,7 @@ WORDS_COME = (
 """Where bytes become something of their own size."""
 REACHES = {
     "open", "os.open", "os.unlink", "os.remove", "os.rename", "os.replace", "os.mkdir", "os.makedirs", "os.listdir",
-    "remove_dead", "replacing", "os.pidfd_open", "watch", "hocket.connect", "hocket.listen", "reach", "dial",
+    "remove_dead", "replacing", "os.pidfd_open", "watch", "hocket.connect", "hocket.listen", "reach", "reach_any", "dial",
     "self.proven", "self.waits", "self.gave", "self.generations.proven", "self.generations.waits",
     "self.generations.gave", "oldest.comm.abort",
 }  # fmt: skip
@@ -52,7 +52,7 @@ GUARDS: dict[str, dict[str, str]] = {
         "started": "a number below 2^31, in /proc",
         "Process.__init__": "a number below 2^31; nothing is sent to that process",
     },
-    "control/elastic/reaching.py": {"reach": PLACE},
+    "control/elastic/reaching.py": {"reach": PLACE, "reach_any": PLACE},
     "control/protocol/generations.py": {
         "Generations.cut": "said of a member whose connection has ended",
         "Generations.hear": "Leaves of the link's own process; Waits has room; Gave of a newcomer",
