@@ -23,7 +23,8 @@ WORDS_COME = (
 """Where bytes become something of their own size."""
 REACHES = {
     "open", "os.open", "os.unlink", "os.remove", "os.rename", "os.replace", "os.mkdir", "os.makedirs", "os.listdir",
-    "remove_dead", "replacing", "os.pidfd_open", "watch", "hocket.connect", "hocket.listen", "reach", "reach_any", "dial",
+    "remove_dead", "replacing", "os.pidfd_open", "watch", "hocket.connect", "hocket.listen", "reach", "reach_any",
+    "dial",
     "self.proven", "self.waits", "self.gave", "self.generations.proven", "self.generations.waits",
     "self.generations.gave", "oldest.comm.abort",
 }  # fmt: skip
