@@ -13,13 +13,13 @@ import argparse
 import contextlib
 import math
 import os
-import secrets
 import selectors
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hocket.errors import Error
 from hocket.tools import elastic, tracing
@@ -27,10 +27,12 @@ from hocket.tools.forking.ranks import ForkServer
 from hocket.tools.here import Here, free_port
 from hocket.tools.output import Screen, Source
 from hocket.tools.rank import Rank, environment
-from hocket.tools.remote.hosts import begins, hosts
-from hocket.tools.remote.machines import Host, Machines, RemoteRank
+from hocket.tools.remote.hosts import Host, begins, hosts
 from hocket.tools.run_folder import place
 from hocket.tools.run_options import asked
+
+if TYPE_CHECKING:
+    from hocket.tools.remote.machines import Machines, RemoteRank
 
 TERM = 2.0  # seconds between SIGTERM and SIGKILL, unless SIGTERM came first
 JUDGE = 2.0  # seconds after which a rank that followed is named, if the rank that began is not even ending
@@ -96,6 +98,8 @@ class Job:
     def _start(self, found: Sequence[Host]) -> None:
         try:
             if found:
+                from hocket.tools.remote.machines import Machines  # slow to import, and most jobs have one host
+
                 self.machines = Machines(found, self)
                 self.machines.begin(partial(begins, self.options))
                 self.ranks += self.machines.ranks
@@ -108,7 +112,7 @@ class Job:
 
     def _start_here(self) -> None:
         options = self.options
-        secret, master = elastic.secret(options) or secrets.token_hex(32), free_port()
+        secret, master = elastic.secret(options) or os.urandom(32).hex(), free_port()
         here = Here(options.command, options.n, self.directory, self.piped, options.bind)
 
         def begin(number: int, server: ForkServer | None = None, newcomer: bool = True) -> None:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 
 from hocket.collectives.job.pods import Pod, pods
-from hocket.errors import ArgumentError
+from hocket.errors import ArgumentError, TransportError
 
 Environ = Mapping[str, str]
 
@@ -47,9 +47,10 @@ LAUNCHERS = (
 )  # fmt: skip
 ARGUMENTS = Launcher("the arguments of init()", "rank", ("size",), "LOCAL_RANK", job=("MASTER_ADDR", "MASTER_PORT"))
 ALONE = Launcher("no launcher", "", (), "")
+PRTERUN = Launcher("prterun", "PMIX_RANK", (), "", job=("PMIX_NAMESPACE",))
 NO_SIZE = (
-    "PMIX_RANK is {}, and no variable says of how many ranks (a bare prterun or prun): start them by mpirun, by "
-    "prterun --personality ompi, or call init(rank=, size=, address=)"
+    "PMIX_RANK is {}, and no variable says of how many ranks (a bare prterun or prun), nor is its libpmix found: start "
+    "them by mpirun, by prterun --personality ompi, or call init(rank=, size=, address=)"
 )
 MPI_LAUNCHERS = ("Open MPI", "MPICH or Intel MPI")
 
@@ -77,7 +78,8 @@ def managed_place(environ: Environ) -> tuple[int, int, str] | None:
     """(rank, size, the launcher) where the ranks are on several hosts, and only a process manager can tell where."""
     first, *others = claims_of(environ)
     single = next((each.single_host for each in (first, *others) if each.single_host is not None), None)
-    if first.by.name not in (*MPI_LAUNCHERS, "Slurm") or first.size == 1 or single or environ.get("MASTER_ADDR"):
+    managed = first.by.name in (*MPI_LAUNCHERS, "Slurm", PRTERUN.name)
+    if not managed or first.size == 1 or single or environ.get("MASTER_ADDR"):
         return None
     return first.rank, first.size, first.by.name
 
@@ -92,7 +94,7 @@ def _told_at_a_port(environ: Environ) -> Environ:
     """With PMI_RANK and PMI_SIZE where hydra tells them to those alone who ask (mpiexec -pmi-port)."""
     if not (environ.get("PMI_PORT") and environ.get("PMI_ID")) or environ.get("PMI_RANK") or environ.get("HOCKET_RANK"):
         return environ
-    from hocket.control import pmi
+    from hocket.control.managers import pmi
 
     wire = pmi.wire(environ)
     return environ if wire is None else {**environ, "PMI_RANK": wire.rank, "PMI_SIZE": wire.size}
@@ -156,7 +158,7 @@ def _agreed(environ: Environ, claims: list[Claim]) -> list[Claim]:
     """Leave out launchers that only started another launcher; the others must agree."""
     if not claims:
         if environ.get("PMIX_RANK") and environ.get("PMIX_NAMESPACE"):
-            raise ArgumentError(NO_SIZE.format(environ["PMIX_RANK"]))
+            return [_by_prterun(environ)]
         return [Claim(ALONE, 0, 1, 0, True, False, "")]
     if any(claim.size > 1 for claim in claims):
         claims = [claim for claim in claims if claim.size > 1]
@@ -170,6 +172,19 @@ def _agreed(environ: Environ, claims: list[Claim]) -> list[Claim]:
                 "unset the variables of the one that did not start the ranks, or call init(rank=, size=, address=)"
             )
     return [first, *others]
+
+
+def _by_prterun(environ: Environ) -> Claim:
+    """A bare prterun tells the rank; PMIx, if its library is here, the number of ranks."""
+    from hocket.control.managers.pmix import pmix
+
+    try:
+        begun = pmix(environ)
+    except TransportError as why:
+        raise ArgumentError(f"{NO_SIZE.format(environ['PMIX_RANK'])} ({why})") from None
+    if begun is None:
+        raise ArgumentError(NO_SIZE.format(environ["PMIX_RANK"]))
+    return Claim(PRTERUN, integer(environ, "PMIX_RANK"), begun.size(), None, None, False, " (PMIX_RANK)")
 
 
 def integer(environ: Environ, name: str) -> int:

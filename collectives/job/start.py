@@ -118,22 +118,26 @@ def by_mpi_launcher(settings: Config, wait: float) -> Start | None:
 
 
 def by_manager(settings: Config, wait: float) -> Start | None:
-    """The start of a rank on one of several hosts, whose process manager keeps a store (PMI); None: it keeps none."""
+    """The start of a rank on one of several hosts, whose process manager keeps a store; None: it keeps none."""
     place = managed_place(os.environ)
     if place is None:
         return None
-    from hocket.control import pmi
+    from hocket.control.managers import pmi, pmix
 
+    store: pmi.PmiStore | pmix.PmixStore
     try:
-        wire = pmi.wire(os.environ)
+        if (wire := pmi.wire(os.environ)) is not None:
+            store = pmi.PmiStore(wire, wait)
+        elif (begun := pmix.pmix(os.environ)) is not None:
+            store = pmix.PmixStore(begun, wait)
+        else:
+            return None
     except (ArgumentError, TransportError) as error:
         log.info("the ranks do not meet through their process manager: %s", error)
         return None
-    if wire is None:
-        return None
     rank, size, launcher = place
-    why = f"rank {rank} of {size} from {launcher}; rank 0 found through the process manager (PMI)"
-    return Start(rank, size, why, _meet_at(pmi.PmiStore(wire, wait), rank, size, settings, wait))
+    why = f"rank {rank} of {size} from {launcher}; rank 0 found through {store.where}"
+    return Start(rank, size, why, _meet_at(store, rank, size, settings, wait))
 
 
 def by_mpi(job: Any, settings: Config, wait: float) -> Start:

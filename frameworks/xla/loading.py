@@ -6,7 +6,6 @@ nothing is set unless the installed jaxlib asks for no name that the library lac
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import mmap
 import os
@@ -55,7 +54,9 @@ def missing() -> str:
     spec = importlib.util.find_spec("jaxlib")
     if spec is None or not spec.submodule_search_locations:
         return "jaxlib is not installed"
-    version = importlib.metadata.version("jaxlib")
+    from importlib.metadata import version as installed  # slow to import, and most ranks have no jaxlib
+
+    version = installed("jaxlib")
     if not Path(LIBRARY).exists():
         return f"{LIBRARY} is not there: install hocket again"
     if version in TRIED:

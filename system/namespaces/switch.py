@@ -39,9 +39,14 @@ class Switch:
 
 
 @contextlib.contextmanager
-def switch(count: int, rate: str | None = None) -> Iterator[Switch]:
-    """So many hosts, until the block ends.  `rate`: of each one's cable, in tc's words."""
-    own, *names = [f"{PREFIX}{os.getpid()}{letter}" for letter in "sabcdefgh"[: count + 1]]
+def switch(count: int, rate: str | None = None, letters: str = "sabcdefgh") -> Iterator[Switch]:
+    """So many hosts, until the block ends.  `rate`: of each one's cable, in tc's words.
+
+    `letters`: the ends of the namespaces' names, for a process that has several such networks at once.
+    """
+    taken = ip("netns", "list").split()
+    free = [name for letter in letters if (name := f"{PREFIX}{os.getpid()}{letter}") not in taken]
+    own, *names = free[: count + 1]
     try:
         for name in (own, *names):
             ip("netns", "add", name)

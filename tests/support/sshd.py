@@ -132,7 +132,7 @@ def machines(*names: str) -> Iterator[Machines]:
         (folder / "names").write_text(f"127.0.0.1 localhost\n{own}")
         hosts = "".join(f"Host {name}\n    HostName {NET}{i + 1}\n" for i, name in enumerate(names))
         (folder / "config").write_text(CLIENT.format(names=" ".join(names), folder=folder) + hosts)
-        with switch(len(names) + 1) as net:
+        with switch(len(names) + 1, letters="zyxwvutrqponmlkji") as net:  # others' networks may be there, too
             made = Machines([*names], folder, net)
             try:
                 for i in range(len(names)):

@@ -11,16 +11,16 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hocket.errors import ArgumentError, TransportError
 from hocket.tools.remote import hostlist
-from hocket.tools.remote.machines import Host
-from hocket.tools.remote.refusals import SECRETS
 
 MOST = 8
 """Namespaces."""
+SECRETS = ("HOCKET_SECRET", "HOCKET_SECRET_FILE")
+"""Variables that stay here: what reaches a host gets none of them."""
 SSH = ("-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 """It asks no questions: an unknown key, a password, a passphrase are errors."""
 AGENT = ("-m", "hocket.tools.remote.agent")
@@ -28,6 +28,21 @@ OWN = (
     "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "LAST_WORDS", "JOIN", "LOBBY", "ELASTIC", "MOST", "FORKS",
 )  # fmt: skip
 """Variables HOCKET_... of one process or job: they are not carried to other hosts."""
+
+
+class Host(NamedTuple):
+    """A host, and the words that start a program there."""
+
+    name: str
+    ranks: range
+    words: Sequence[str]
+    env: Mapping[str, str] = {}
+    """Further variables for those words."""
+    shows: str = ""
+    """Its name in errors, with the line that named it."""
+    python: str = ""
+    address: str = ""
+    """Where it is known before its agent says so."""
 
 
 @contextlib.contextmanager

@@ -6,12 +6,10 @@ import argparse
 import contextlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any, Protocol
 
@@ -21,28 +19,12 @@ from hocket.system.parent import die_with
 from hocket.tools.output import Source
 from hocket.tools.remote import refusals
 from hocket.tools.remote.frames import LOST, PULSE, Frames, Kind, packed
+from hocket.tools.remote.hosts import SECRETS, Host
 from hocket.tools.remote.input import Input
-from hocket.tools.remote.refusals import SECRETS
 from hocket.tools.remote.writer import Writer
 
 HELLO = 60.0  # seconds in which an agent must have said that it is there
 END = 3.0  # seconds in which an agent ends after its ranks
-
-
-@dataclass(frozen=True)
-class Host:
-    """A host, and the words that start a program there."""
-
-    name: str
-    ranks: range
-    words: Sequence[str]
-    env: dict[str, str] = field(default_factory=dict)
-    """Further variables for those words."""
-    shows: str = ""
-    """Its name in errors, with the line that named it."""
-    python: str = ""
-    address: str = ""
-    """Where it is known before its agent says so."""
 
 
 class RemoteRank:
@@ -107,7 +89,7 @@ class Machine:
         """Has it been told to start the ranks; has all that it says been heard?"""
         self.complaints = refusals.Complaints()
         self._frames = Frames(skip=True)
-        env = {name: value for name, value in os.environ.items() if name not in SECRETS} | host.env
+        env = {name: value for name, value in os.environ.items() if name not in SECRETS} | {**host.env}
         self.process = subprocess.Popen(
             [*host.words], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             cwd="/", start_new_session=True, preexec_fn=die_with(os.getpid()),
@@ -187,7 +169,7 @@ class Machines:
         self._asked = self._looks = self._stops = False
         self.input: Input | None = None
         self._ticked = time.monotonic()
-        self._secret = secrets.token_hex(32)
+        self._secret = os.urandom(32).hex()
         self.machines: list[Machine] = []
         self._hosts = hosts
         self.ranks: list[RemoteRank] = []

@@ -8,10 +8,8 @@ import re
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hocket.tools.remote.machines import Host
+    from hocket.tools.remote.hosts import Host
 
-SECRETS = ("HOCKET_SECRET", "HOCKET_SECRET_FILE")
-"""Variables that stay here: what reaches a host gets none of them."""
 KEPT = 20
 """Lines of what ssh said."""
 REMEDIES = (

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hocket.system.namespaces.hosts import refusal
-from hocket.tools.remote.machines import Host
+from hocket.tools.remote.hosts import Host
 from hocket.tools.remote.refusals import Complaints, ended
 from support.sshd import Machines
 

@@ -67,7 +67,9 @@ class Wire:
         while b"\n" not in self._held:
             if not select.select([self._sock], [], [], max(0.0, end - time.monotonic()))[0]:
                 return None
-            data = self._sock.recv(4096)
+            data = b""
+            with contextlib.suppress(OSError):
+                data = self._sock.recv(4096)
             if not data or len(self._held) > MOST:
                 raise TransportError("the process manager has closed its end (PMI)")
             self._held += data

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from hocket.bench.rivals import launchers
-from hocket.control import pmi
+from hocket.control.managers import pmi
 from hocket.errors import ArgumentError, TransportError
 from hocket.system.namespaces.hosts import refusal
 from support.sshd import machines
@@ -35,7 +35,7 @@ if "then MPI" in sys.argv:
 if "fails" in sys.argv and comm.rank == 1:
     sys.exit(3)
 """
-IMPI = f"impi={pathlib.Path(__file__).parents[2] / 'build/impi'}"
+IMPI = f"impi={pathlib.Path(__file__).parents[3] / 'build/impi'}"
 
 
 def ranks(*options: str, peer: str = "mpich", words: list[str]) -> subprocess.CompletedProcess[str]:
