@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python tests/support/kernel_bits.py > here.txt
 
-Every dtype with every op, every codec (encoded, decoded, summed, with a residual), scaling, lossless packing, Elias' codes
-and the digest, of values that any bits make: also NaN, infinities and numbers that are nearly zero.  A NaN that was
-computed is one NaN, as processors differ in its sign.
+Every dtype with every op, every codec (encoded, decoded, summed, with a residual), scaling, lossless packing, Elias'
+codes and the digest, of values that any bits make: also NaN, infinities and numbers that are nearly zero.  A NaN that
+was computed is one NaN, as processors differ in its sign.
 """
 
 from __future__ import annotations
