@@ -36,7 +36,7 @@ PYTEST := $(BIN)/pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test quick lint test-more test-pythons test-torch test-torch-suite test-frameworks test-keras test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
-	test-verbs test-gpu test-browser test-litmus sanitize mutants fuzz kills chaos chaos-long compare wheel docs clean
+	test-verbs test-gpu test-browser test-litmus test-aarch64 sanitize mutants fuzz kills chaos chaos-long compare wheel docs clean
 
 run: $(VENV)/run.stamp
 	@mkdir -p build
@@ -160,6 +160,11 @@ test-browser: $(VENV)/test.stamp
 test-litmus: $(VENV)/test.stamp
 	tests/litmus/herd.sh
 	$(PYTEST) -m litmus tests/litmus
+
+# hocket on an emulated aarch64: the bits of its kernels beside this machine's, then the core's tests, or those that TESTS names.
+# As root; Debian's debootstrap, gcc-aarch64-linux-gnu and qemu-user-static.  It makes 500 MB in build/aarch64.
+test-aarch64: $(VENV)/test.stamp
+	tests/support/aarch64.sh
 
 # The C protocols, whole and with each line broken, then the whole library, under ASan, UBSan and TSan: some minutes.
 sanitize: $(VENV)/test.stamp

@@ -55,6 +55,8 @@ cdef extern from "system/record.h" nogil:
 
 cdef extern from "unistd.h" nogil:
     int close(int)
+    enum: _SC_PAGESIZE
+    long sysconf(int)
 
 cdef extern from "system/wait.h" nogil:
     uint64_t hk_now()
@@ -214,7 +216,7 @@ cdef class Recorder:
             for number in range(head.rings):
                 written = hk_load64(&rings[number].written)
                 if written > FIRST_TOUCHED // 4:
-                    self.touch(number, (written + TOUCHED_AHEAD) & ~<uint64_t>4095)
+                    self.touch(number, (written + TOUCHED_AHEAD) & ~<uint64_t>(sysconf(_SC_PAGESIZE) - 1))
 
     def image(self):
         """All of it, for `records.read`; not to be kept longer than this."""

@@ -31,7 +31,7 @@
 
 static inline uint64_t hk_le64(uint64_t v) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return __builtin_bswap64(v);
+#error "hocket needs a little-endian processor: ranks exchange numbers as they lie in memory"
 #else
     return v;
 #endif

@@ -1,0 +1,84 @@
+#!/bin/sh
+# hocket on an emulated aarch64: `make test-aarch64`.  TESTS: what to run instead of the core's tests.
+#
+# build/aarch64 gets a Debian of that kind, unpacked and not installed, and wheels of NumPy and pytest; all extensions come
+# from the cross compiler, by this machine's Cython.  Then the bits of all kernels are compared with this machine's, and
+# the tests run under qemu-user.  It needs root, Linux 6.7 (binfmt_misc in a namespace of its own: nothing stays registered),
+# and apt-get install debootstrap gcc-aarch64-linux-gnu qemu-user-static.
+#
+# An emulator on x86-64 keeps x86-64's order of memory: that is what `make test-litmus` is for.
+set -eu
+
+CORE="tests/algorithms tests/collectives tests/control tests/kernels tests/litmus tests/system tests/transports"
+ROOT=$(cd "$(dirname "$0")/../.." && pwd)
+PLACE=$ROOT/build/aarch64
+SYSTEM=$PLACE/system
+PYTHON=$ROOT/${VENV:-.venv}/bin/python
+VERSION=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+SUITE=${SUITE:-bookworm}    # whose python3 has the version of the environment, which makes the C
+PACKAGES=$SYSTEM/usr/local/lib/python$VERSION/dist-packages
+WHEELS="pytest pytest-timeout pytest-xdist hypothesis ml_dtypes jsonschema PyYAML"
+
+inside() {
+    unshare --user --map-root-user --mount sh -euc '
+        mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+        printf %s ":aarch64:M::\\x7fELF\\x02\\x01\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x02\\x00\\xb7\\x00:$(
+            )\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\x00\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xfe\\xff\\xff\\xff:$(
+            )$(command -v qemu-aarch64-static):F" > /proc/sys/fs/binfmt_misc/register
+        for each in proc sys dev; do mount --rbind "/$each" "$1/$each"; done
+        mount -t tmpfs none "$1/tmp"
+        folder=$1
+        shift
+        exec chroot "$folder" env HOME=/tmp "$@"' - "$SYSTEM" "$@"
+}
+
+if [ ! -e "$PLACE/ready" ]; then
+    for each in debootstrap aarch64-linux-gnu-gcc qemu-aarch64-static; do
+        command -v "$each" > /dev/null && continue
+        echo "$each is missing: apt-get install debootstrap gcc-aarch64-linux-gnu qemu-user-static" >&2
+        exit 1
+    done
+    rm -rf "$PLACE"
+    mkdir -p "$SYSTEM/usr/bin" "$SYSTEM/usr/sbin" "$SYSTEM/usr/lib"
+    for each in bin sbin lib; do ln -s "usr/$each" "$SYSTEM/$each"; done
+    debootstrap --arch=arm64 --variant=minbase --download-only --include=python3,python3-dev "$SUITE" "$PLACE/packages"
+    for each in "$PLACE"/packages/var/cache/apt/archives/*.deb; do dpkg-deb -x "$each" "$SYSTEM"; done
+    [ -e "$SYSTEM/usr/bin/python$VERSION" ] || { echo "$SUITE has no python$VERSION; name another Debian by SUITE" >&2; exit 1; }
+    "$PYTHON" -m pip install --quiet --target "$PACKAGES" --platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 \
+        --python-version "$VERSION" --only-binary=:all: "numpy==$("$PYTHON" -c 'import numpy; print(numpy.__version__)')" $WHEELS
+    echo /hocket/src > "$PACKAGES/hocket.pth"
+    rm -rf "$PLACE/packages"
+    touch "$PLACE/ready"
+fi
+
+mkdir -p "$SYSTEM/hocket"
+cd "$ROOT"
+git ls-files -z --cached --others --exclude-standard |
+    xargs -0 sh -c 'for each; do [ ! -e "$each" ] && [ ! -L "$each" ] || printf "%s\0" "$each"; done' - |
+    tar --null --no-recursion -T - -c | tar -x -C "$SYSTEM/hocket"
+cd "$SYSTEM/hocket"
+CC="aarch64-linux-gnu-gcc --sysroot=$SYSTEM" LDSHARED="aarch64-linux-gnu-gcc --sysroot=$SYSTEM -shared" \
+    _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=".cpython-$(echo "$VERSION" | tr -d .)-aarch64-linux-gnu.so" \
+    HOCKET_CFLAGS="-I$SYSTEM/usr/include/python$VERSION -I$SYSTEM/usr/include -I$SYSTEM/usr/include/aarch64-linux-gnu" \
+    "$PYTHON" setup.py --quiet build_ext --inplace
+
+# Instructions, by the log of one emulator for both processors: of a message of 8 bytes in shared memory, and of a record.
+counted() { "$1" -singlestep -d exec,nochain -D /dev/stderr "$2" "$3" "$4" 2>&1 | wc -l; }
+for part in 1:message 2:record; do
+    for each in "x86_64:gcc" "aarch64:aarch64-linux-gnu-gcc --sysroot=$SYSTEM"; do
+        program=$PLACE/short_path.${each%%:*}
+        ${each#*:} -O3 -static -I"$ROOT" -o "$program" "$ROOT/tests/transports/shm/short_path.c"
+        more=$(counted "qemu-${each%%:*}-static" "$program" "${part%%:*}" 300)
+        less=$(counted "qemu-${each%%:*}-static" "$program" "${part%%:*}" 100)
+        echo "${each%%:*}: $(((more - less) / 200)) instructions a ${part#*:}"
+    done
+done
+
+PYTHONPATH=$ROOT/src "$PYTHON" "$ROOT/tests/support/kernel_bits.py" > "$PLACE/here.txt"
+inside python3 /hocket/tests/support/kernel_bits.py > "$PLACE/there.txt"
+diff "$PLACE/here.txt" "$PLACE/there.txt"
+echo "$(wc -l < "$PLACE/here.txt") results of the kernels have this machine's bits"
+# There is no compiler inside, and no torch.
+cd "$ROOT"
+without=$(grep -rlE "^ *(import|from) torch\b|support\.compiled|support import headers|\"gcc\"" tests --include='test_*.py' | sed 's/^/--ignore=/')
+inside sh -c 'cd /hocket && exec python3 -m pytest --workers 2 -p no:cacheprovider "$@"' - $without ${PYTEST:-} ${TESTS:-$CORE}
