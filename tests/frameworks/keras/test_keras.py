@@ -24,6 +24,7 @@ GROUPS = {
     "the same bits on all ranks": [
         "trained_alone_before", "saved_and_loaded", "pure_bfloat16", "no_gradient_on_any_rank", "compressed",
         "numbers_that_keras_made_may_differ", "metrics_and_moving_averages", "shards",
+        "one_tensor_for_two_gradients",
     ],
     "mixed precision": ["overflow_on_one_rank"],
     "models that differ": ["swapped_layers", "a_layer_more_swaps_branches", "other_models_and_settings", "refused"],
