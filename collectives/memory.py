@@ -18,15 +18,18 @@ from hocket.errors import MemoryError as NoMemory
 from hocket.kernels import dtypes
 from hocket.transports.shm.window import Window
 
+ALIGNED = 64
+
 
 def empty(
     shape: int | Sequence[int], dtype: Any = numpy.float32, *, like: Any = None, comm: Communicator | None = None
 ) -> Any:
     """Make an array whose memory the other local ranks can read.  Its contents are undefined.
 
-    It is a NumPy array, or a torch tensor if `like` is one (whose dtype is then the default).  Without local ranks it
-    is ordinary memory.  The call is local; the memory is given back when the array is dropped.  A rank's window holds
-    64 GiB of addresses.  Raises MemoryError.
+    It is a NumPy array, or a torch tensor if `like` is one (whose dtype is then the default).  It begins on a boundary
+    of 64 bytes, as TensorFlow asks of memory that it shares.  Without local ranks it is ordinary memory.  The call is
+    local; the memory is given back when the array is dropped.  A rank's window holds 64 GiB of addresses.  Raises
+    MemoryError.
 
     >>> import hocket
     >>> hocket.local_world(2).run(lambda comm: hocket.empty((2, 3)).shape)
@@ -66,8 +69,12 @@ def _allocate(comm: Communicator, shape: tuple[int, ...], dtype: numpy.dtype[Any
     nbytes = math.prod(shape) * dtype.itemsize
     window = _window(comm)
     try:
-        if window is None or nbytes == 0:
+        if nbytes == 0:
             return numpy.empty(shape, dtype)
+        if window is None:
+            raw = numpy.empty(nbytes + ALIGNED, numpy.uint8)
+            start = -raw.__array_interface__["data"][0] % ALIGNED
+            return raw[start : start + nbytes].view(dtype).reshape(shape)
         offset = window.alloc(nbytes)
     except (MemoryError, OverflowError, ValueError) as why:  # NumPy's ValueError: too long, or too many lengths
         raise NoMemory(

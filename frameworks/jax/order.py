@@ -55,3 +55,9 @@ def lowering(target: str, text: Callable[..., str]) -> Callable[..., Sequence[An
 def forget() -> None:
     """After a failed call JAX fails every later one of the same order: begin a new order in this thread."""
     dispatch.runtime_tokens.current_tokens.pop(ORDERED, None)
+    last = dispatch.runtime_tokens.output_runtime_tokens
+    for device, token in list(last.items()):
+        try:
+            token.block_until_ready()
+        except Exception:  # of that call, which would be raised again at the end of the process
+            del last[device]

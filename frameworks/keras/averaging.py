@@ -16,6 +16,7 @@ from hocket import Communicator
 from hocket.errors import ArgumentError
 from hocket.keras import backends
 from hocket.keras.compressing import Compressing
+from hocket.training.flags import Flags
 
 CALLS = ("apply", "stateless_apply")
 INSIDE = (
@@ -37,8 +38,19 @@ class Averaging:
         self.optimizer: Any = None
         self.inside = False
         """Are the gradients that come averaged already?  `stateless_apply` calls `apply`."""
+        self._flags: tuple[Flags, list[Any], list[bool]] | None = None
         self.outermost = False
         """Was it made sure that no LossScaleOptimizer is around it?"""
+
+    def flags(self, grads: Sequence[Any], variables: Sequence[Any]) -> Flags:
+        """The flags of these gradients, made once for as long as the variables, and what is missing, stay."""
+        missing = [grad is None for grad in grads]
+        before, known, pattern = self._flags or (None, [], [])
+        same = len(known) == len(variables) and all(a is b for a, b in zip(known, variables, strict=True))
+        if before is None or not same or pattern != missing:
+            before = Flags(grads, variables)
+            self._flags = before, list(variables), missing
+        return before
 
     def wrap(self, optimizer: Any) -> None:
         """Let `optimizer` average by this, and its inner optimizers no more."""

@@ -8,19 +8,18 @@ from typing import Any
 import torch
 
 from hocket.errors import Error
-from hocket.training.flags import Flags
 
 stale = False
 
 
 @torch.no_grad()
 def averages(averaging: Any, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
-    comm, flags = averaging.comm, Flags(grads, variables)
+    comm, flags = averaging.comm, averaging.flags(grads, variables)
     tensors = [
         torch.zeros_like(variable.value) if grad is None else _own(grad, variable)
         for grad, variable in zip(grads, variables, strict=True)
     ]
-    own = torch.from_numpy(flags.values)
+    own = torch.from_numpy(flags.values.copy())
     floats = [i for i, each in enumerate(tensors) if averaging.compressing is not None and each.dtype == torch.float32]
     plain = [each for i, each in enumerate(tensors) if i not in set(floats)]
     if any(each.device.type != "cpu" for each in plain):
@@ -28,7 +27,7 @@ def averages(averaging: Any, grads: list[Any], variables: Sequence[Any]) -> list
         plain = []
     with flags.named():
         comm.allreduce([*plain, own], "avg")
-    flags.check(flags.values, comm)
+    flags.check(own.numpy(), comm)
     if floats:
         names = [flags.names[i] for i in floats]
         averaging.compressing.average([tensors[i] for i in floats], names, float(averaging.rate()))

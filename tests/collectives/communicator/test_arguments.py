@@ -193,6 +193,7 @@ def test_integers_of_any_kind() -> None:
         for counts in ((1, 2), np.array([1, 2]), torch.tensor([1, 2]), [np.int8(1), True + True]):
             assert comm.allgatherv(rows, counts).tolist() == [0, 1, 1]  # type: ignore[arg-type]
         assert hocket.empty(np.int64(3)).shape == hocket.empty(np.array([3])).shape == (3,)  # type: ignore[arg-type]
+        assert all(hocket.empty(n, np.int8).ctypes.data % 64 == 0 for n in (1, 100, 5000))  # for TensorFlow
 
     with hocket.local_world(2) as world:
         world.run(program)

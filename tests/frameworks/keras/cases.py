@@ -553,6 +553,19 @@ def other_variables_in_a_loop(comm: Any) -> None:
 
 
 @case
+def one_tensor_for_two_gradients(comm: Any) -> None:
+    """It is averaged once for each variable, and stays what it is."""
+    one, two = (keras.Variable(np.zeros(3, "float32"), name=name) for name in ("one", "two"))
+    optimizer = hocket.keras.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build([one, two])
+    grad = keras.ops.ones(3) * (comm.rank + 1)
+    optimizer.apply([grad, grad], [one, two])
+    mean = (comm.size + 1) / 2
+    found = [keras.ops.convert_to_numpy(each).tolist() for each in (one, two, grad)]
+    assert found == [[-mean] * 3, [-mean] * 3, [comm.rank + 1] * 3], found
+
+
+@case
 def shards(comm: Any) -> None:
     x = np.arange(10).reshape(5, 2)
     mine = hocket.keras.shard({"x": x, "y": [x[:, 0]]}, comm)
