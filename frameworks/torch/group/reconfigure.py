@@ -23,7 +23,7 @@ import hocket
 from hocket import Communicator, hosting
 from hocket.torch.calls.works import Work
 from hocket.torch.errors import ArgumentError, MismatchError, PeerLostError, in_torchs_words
-from hocket.torch.group.bootstrap import limit_of, met
+from hocket.torch.group.bootstrap import limit_of, met, same_torch
 from hocket.torch.group.carrier import carrier_of
 from hocket.torch.register import NAME
 
@@ -152,6 +152,7 @@ class Reconfigurable:
                 secret=asked.secret, timeout=seconds, make_default=False,
             )  # fmt: skip
             made.set_timeout(limit)
+            same_torch(made)
             _agree(made, int(opts.uuid))
             self.comm, door = made, self._open_door()
             self._door = Door()
