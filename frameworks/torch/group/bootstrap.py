@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import hocket
 from hocket import Communicator
+from hocket.errors import MismatchError
 
 LONGEST = 1e9
 """Seconds: torch's timeouts end somewhere."""
@@ -87,7 +89,19 @@ def met(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
     seconds = timeout.total_seconds()
     comm = hocket.init(rank, size, store=TorchStore(store), timeout=seconds, make_default=False)
     comm.set_timeout(seconds)
+    same_torch(comm)
     return comm
+
+
+def same_torch(comm: Communicator) -> None:
+    """MismatchError, on all ranks, where their torch is of different minor versions: its own code would call different
+    things in places that nobody could tell from the user's program."""
+    versions = comm.share(str(torch.__version__), "the version of torch")
+    if len({each.split(".")[1] for each in versions}) > 1:
+        said = {rank: f"torch {each}" for rank, each in enumerate(versions)}
+        comm.close(1)
+        text = ", ".join(f"rank {rank} has {each}" for rank, each in said.items())
+        raise MismatchError(f"the ranks have different versions: {text}: install one on all", said)
 
 
 def parent() -> Communicator | None:

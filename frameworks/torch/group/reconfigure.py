@@ -23,8 +23,9 @@ import hocket
 from hocket import Communicator, hosting
 from hocket.torch.calls.works import Work
 from hocket.torch.errors import ArgumentError, MismatchError, PeerLostError, in_torchs_words
-from hocket.torch.group.bootstrap import limit_of, met
+from hocket.torch.group.bootstrap import limit_of, met, same_torch
 from hocket.torch.group.carrier import carrier_of
+from hocket.torch.register import NAME
 
 HANDLE = re.compile(r"hocket:1:(?P<address>tcp:.+:\d+):(?P<key>[0-9a-f]{64}|secret)")
 """`secret`: the ranks prove HOCKET_SECRET, which a handle must not tell."""
@@ -151,6 +152,7 @@ class Reconfigurable:
                 secret=asked.secret, timeout=seconds, make_default=False,
             )  # fmt: skip
             made.set_timeout(limit)
+            same_torch(made)
             _agree(made, int(opts.uuid))
             self.comm, door = made, self._open_door()
             self._door = Door()
@@ -202,7 +204,10 @@ class Reconfigurable:
 
     def _open_door(self) -> Door:
         if self._door is None:
-            raise ArgumentError('reconfigure: this group needs init_process_group("hocket", enable_reconfigure=True)')
+            raise ArgumentError(
+                f"Backend {NAME} does not support get_reconfigure_handle of this group, nor reconfigure: make it by "
+                f'init_process_group("{NAME}", enable_reconfigure=True)'
+            )
         return self._door
 
     def getGroupName(self) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 from typing import Any
 
 import pytest
 
+from support import jobs
 from support.learning import RANKS, data, loss_of, main, network, ranks, sgd, start
+from support.worlds import PATH
 
 EVERY, EPOCHS = 2, 2
 
@@ -130,7 +133,65 @@ def hugging_face() -> None:
         assert len(callback.reports) == 8 // comm.size * EPOCHS // 2
 
 
-@pytest.mark.parametrize("name", RANKS)
+OTHERS = [*RANKS]
+
+
+@ranks
+def killed() -> None:
+    """Lightning's Trainer on each of four ranks, of which two are killed: a `Crew` goes on without them."""
+    import os
+    import signal
+
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+    import hocket
+    from hocket.torch.training.lightning import OuterCallback
+    from hocket.training import Crew, LocalSGD
+
+    class Module(LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        def training_step(self, batch: Any, at: int) -> Any:
+            return loss_of(self.net, batch)
+
+        def configure_optimizers(self) -> Any:
+            return sgd(self.net)
+
+    class Killer(Callback):  # type: ignore[misc]
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, at: int) -> None:
+            if {1: 5, 3: 11}.get(born) == trainer.global_step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    comm = hocket.init(elastic=True)
+    born, crew = comm.rank, Crew(comm)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        del os.environ[name]  # each rank's Trainer is alone
+    callback, module = OuterCallback(lambda p: LocalSGD(crew, p, every=EVERY)), Module()
+    trainer = Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, max_epochs=10, callbacks=[Killer(), callback],
+    )  # fmt: skip
+    trainer.fit(module, shard(born, 4))
+    same = crew.comm.check_equal({name: each.detach() for name, each in module.named_parameters()})
+    assert not same, "the same bits on all"
+    loss = loss_of(module.net, data()[:]).item()
+    print(f"rank {born}: {crew.comm.size} left after {trainer.global_step} steps, loss {loss:.4f}")
+    crew.close()
+
+
+def test_lightning_goes_on_without_two_ranks_that_are_killed(tmp_path: pathlib.Path) -> None:
+    env = {"PYTHONPATH": PATH, "HOME": str(tmp_path)}
+    with jobs.Job(4, argv=[sys.executable, __file__, "killed", str(tmp_path)], env=env) as job:
+        ends = job.wait(240)
+    assert [end.code for end in ends] == [0, -9, 0, -9], [end.err[-3000:] for end in ends]
+    said = [re.search(r": (\d) left after (\d+) steps, loss ([\d.]+)", ends[rank].out) for rank in (0, 2)]
+    assert said[0] and said[1] and said[0].groups() == said[1].groups(), ends
+    assert said[0][1] == "2" and said[0][2] == "20", ends[0].out
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_outer(name: str, tmp_path: pathlib.Path) -> None:
     start(__file__, name, tmp_path, str(tmp_path))
 

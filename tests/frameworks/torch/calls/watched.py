@@ -14,6 +14,7 @@ from torch._C import _distributed_c10d as c10d
 from calls import checks
 from calls.checks import check
 from hocket.torch.errors import ArgumentError
+from hocket.torch.group.backend import available
 
 HOOKS = hasattr(c10d, "PreHookArgs")
 """torch 2.14 has them."""
@@ -193,13 +194,14 @@ def split() -> None:
 @check
 def asked() -> None:
     """A group and its backend have an answer where Gloo's have one: no, to all that is only for others."""
+    yes = {"supports_splitting", *(["supports_shrinking"] if available() else [])}
     group: Any = dist.group.WORLD
     gloo = checks.gloo
     backend, others = (each._get_backend(torch.device("cpu")) for each in (group, gloo))
     for mine, of_gloo in ((group, gloo), (backend, others)):
         for name in dir(of_gloo):
             if "supports_" in name and not callable(getattr(of_gloo, name)):
-                assert getattr(mine, name) is (name == "supports_splitting"), name
+                assert getattr(mine, name) is (name in yes), name
     for name in ("register_abort_hook", "get_reconfigure_handle", "new_window", "_wait_for_pending_works"):
         try:
             getattr(group, name)()
