@@ -35,7 +35,7 @@ PYTEST := $(BIN)/pytest
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick lint test-more test-pythons test-torch test-torch-suite test-frameworks test-keras test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
+.PHONY: run test quick lint test-more test-pythons test-newest test-torch test-torch-suite test-frameworks test-keras test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
 	test-verbs test-gpu test-browser test-litmus test-aarch64 sanitize mutants fuzz kills chaos chaos-long compare wheel docs clean
 
 run: $(VENV)/run.stamp
@@ -73,6 +73,13 @@ test-more: $(VENV)/test.stamp | $(IMPI)
 PYTHONS ?= python3.10 python3.12 python3.13 python3.14
 test-pythons:
 	tests/support/pythons.sh $(PYTHONS)
+
+# What a user gets who installs today: the newest of everything, in an environment for each of STACKS, on NEWEST_PYTHON.
+# 12 GB in build/newest, an hour.  docs/frameworks.md has the table.
+NEWEST_PYTHON ?= python3.13
+STACKS ?= core torch training jax clusters trees
+test-newest:
+	tests/support/newest.sh $(NEWEST_PYTHON) $(STACKS)
 
 # Every test that imports torch.  With TORCH=torch==2.15.0 VENV=.venv-2.15: on that one, in an environment of its own.
 test-torch: $(VENV)/test.stamp

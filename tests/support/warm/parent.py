@@ -174,7 +174,8 @@ if __name__ == "__main__":
     sys.path[:] = [path for path in sys.path if path != here]
     sys.path.insert(0, os.path.dirname(os.path.dirname(here)))  # where `support` is
     for module in sys.argv[2:]:
-        __import__(module)
+        with contextlib.suppress(ModuleNotFoundError):  # a program that does need it says so itself
+            __import__(module)
     from hocket.transports import registry
     from support.warm import popen, program
 
