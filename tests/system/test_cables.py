@@ -112,9 +112,11 @@ def test_a_ping_takes_the_delay_both_ways() -> None:
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_a_system_without_tun_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TUN", str(tmp_path / "tun"))
+    before = ip("netns", "list").split()
     with pytest.raises(ArgumentError, match="cables need .*/tun: No such file or directory"), cables(2, 1e6, 0.0):
         pass
-    assert not [name for name in ip("netns", "list").split() if name.startswith(f"{PREFIX}{os.getpid()}")]
+    own = f"{PREFIX}{os.getpid()}"
+    assert not [name for name in ip("netns", "list").split() if name.startswith(own) and name not in before]
 
 
 ANSWERER = """if True:
