@@ -16,8 +16,12 @@ from hocket.system.namespaces.switch import Switch
 
 PATIENCE = 60.0
 """Seconds in which everything has to happen: more is a hang."""
-NOTICED = 2.5, 12.0
-"""Seconds that a cable is out: of one that may not be noticed (HOCKET_LOST_AFTER is 5), and of one that is."""
+NOTICED = 1.5, 12.0
+"""Seconds that a cable is out: of one that may not be noticed, and of one that is.
+
+HOCKET_LOST_AFTER is 5, but who expels waits for EACH seconds alone, and connections that broke take one or two to come
+back.
+"""
 
 
 class Wrong(Exception):
@@ -136,7 +140,7 @@ class Story:
             if fate < 0.3:
                 self.deeds.silent.add(new)
                 self.order(new, "lobby", self.dice.random() ** 2 * 0.4, signal.SIGSTOP)
-                self.until("a newcomer's stop", lambda new=new: self._was_hit(new) or self.steps(new))  # type: ignore[misc]
+                self.until("a newcomer's stop", lambda new=new: self._was_hit(new))  # type: ignore[misc]
                 time.sleep(self.dice.random() ** 2 * 8)
                 self._continue(new)
                 self.counts["stop in the lobby"] = self.counts.get("stop in the lobby", 0) + 1
