@@ -4,11 +4,11 @@
                                        [--module]
 
 Each worker pushes (1, number of the push) to 8 rows of its own, one push after the other, and writes down what it
-began and what was acknowledged. Who is killed is replaced. A server, or a server and a worker together, is killed
-once all shards are on two servers; a worker at any time. Others leave, as a worker does whose work is done. At the
+began and what was acknowledged.  Who is killed is replaced.  A server, or a server and a worker together, is killed
+once all shards are on two servers; a worker at any time.  Others leave, as a worker does whose work is done.  At the
 end a row must have the number of pushes that were acknowledged, or one more where its worker was killed, and the sum
-of exactly these numbers. Failover: from the kill until each living worker has had two more pushes acknowledged. Exit
-code 1: a push was lost or counted twice, or nothing moved for a minute. The ranks are this file again, with the
+of exactly these numbers.  Failover: from the kill until each living worker has had two more pushes acknowledged.  Exit
+code 1: a push was lost or counted twice, or nothing moved for a minute.  The ranks are this file again, with the
 argument `rank`.
 
 Most rows lie in a file: workers push zeros to so many others that their table's room does not hold them.  `--module`:
@@ -194,7 +194,7 @@ class Cluster(ElasticTrial):
                 raise Trouble(f"process {process}, a {self.kinds[process]}, has ended: {self.cried(process)[-2000:]}")
 
 
-def kill(cluster: Cluster, victims: list[int], leaves: bool) -> float:
+def lose(cluster: Cluster, victims: list[int], leaves: bool) -> float:
     """Kill these, or let them leave, and put others in their places.  Seconds until each worker that lives goes on."""
     workers = [worker for worker in cluster.at_work() if worker not in victims]
     for victim in victims:
@@ -232,7 +232,7 @@ def run(
                 cluster.until(cluster.steady, "a copy that is filled")
             victims = [dice.choice(cluster.of(kind)) for kind in who.removesuffix(" leaves").split(" and ")]
             time.sleep(dice.uniform(0, MOMENT))
-            done.append(Kill(who, kill(cluster, victims, who == LEAVING)))
+            done.append(Kill(who, lose(cluster, victims, who == LEAVING)))
             killed += len(victims)
         cluster.until(lambda: cluster.done() >= pushes, f"{pushes} pushes")
         cluster.until(cluster.steady, "the last copy that is filled")

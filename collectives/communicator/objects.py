@@ -87,11 +87,11 @@ def broadcast(comm: Communicator, value: Any, root: int, timeout: float | None) 
         for each in apart:
             comm.broadcast(each, root, timeout=timeout)
         return value
-    whole = _joined(head, rest)
-    rooms = [_room(comm, nbytes) for nbytes in _apart(whole)]
+    data = _joined(head, rest)
+    rooms = [_room(comm, nbytes) for nbytes in _apart(data)]
     for room in rooms:
         comm.broadcast(room, root, timeout=timeout)
-    return _made(whole, rooms)
+    return _made(data, rooms)
 
 
 def allgather(comm: Communicator, value: Any, timeout: float | None) -> list[Any]:
@@ -161,8 +161,8 @@ def recv(comm: Communicator, source: int | None, tag: int, timeout: float | None
             comm.messenger.exchange(None, None, room, sender, label, checked(Ask("message", timeout=timeout)))
         return room
 
-    whole = _joined(head, more(_after(head)))
-    return _made(whole, [more(nbytes) for nbytes in _apart(whole)])
+    data = _joined(head, more(_after(head)))
+    return _made(data, [more(nbytes) for nbytes in _apart(data)])
 
 
 # --- bytes
@@ -205,14 +205,14 @@ def _in_parts(comm: Communicator, value: Any, least: int = APART) -> tuple[Array
     return numpy.concatenate([lengths.view(numpy.uint8), pickled]), apart
 
 
-def _apart(whole: Array) -> list[int]:
+def _apart(data: Array) -> list[int]:
     """The lengths of the buffers that come after these bytes."""
-    count = int(whole[:LENGTH].view(numpy.int64)[0])
-    return [int(n) for n in whole[LENGTH : LENGTH * (1 + count)].view(numpy.int64)]
+    count = int(data[:LENGTH].view(numpy.int64)[0])
+    return [int(n) for n in data[LENGTH : LENGTH * (1 + count)].view(numpy.int64)]
 
 
-def _made(whole: Array, buffers: list[Array]) -> Any:
-    return pickle.loads(whole[LENGTH * (1 + len(buffers)) :].data, buffers=buffers)
+def _made(data: Array, buffers: list[Array]) -> Any:
+    return pickle.loads(data[LENGTH * (1 + len(buffers)) :].data, buffers=buffers)
 
 
 def _head(data: Array) -> Array:

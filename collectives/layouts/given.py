@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.arguments import kind
+from hocket.collectives.calls.encodings import LOSSLESS
 from hocket.collectives.layouts.comm import Comm
 from hocket.collectives.layouts.held import Array
 from hocket.collectives.layouts.layout import Layout
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DType, by_name, from_numpy, from_torch_name
 
-LOSSLESS = "lossless"
 ONE = "x"
 """The name of a list that stands alone."""
 SHOWN = 4

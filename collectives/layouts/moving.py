@@ -70,9 +70,8 @@ def messages(moves: Sequence[Move], kinds: Sequence[Kinds], block: int, far: boo
     waiting: list[Move] = []
     held = 0
     for move in moves:
-        nbytes = count(move.box) * kinds[move.array].want.itemsize
-        form = kinds[move.array].form if far else None
-        same = kinds[move.array].have == kinds[move.array].want
+        kind = kinds[move.array]
+        nbytes, form = count(move.box) * kind.want.itemsize, kind.form if far else None
         whole = contiguous(move.box, move.source.box) and contiguous(move.box, move.target.box)
         if nbytes < ALONE:
             if held + nbytes > block:
@@ -80,11 +79,11 @@ def messages(moves: Sequence[Move], kinds: Sequence[Kinds], block: int, far: boo
                 waiting, held = [], 0
             waiting.append(move)
             held += nbytes
-        elif whole and same and form is None:
+        elif whole and kind.have == kind.want and form is None:
             yield Message((move,), nbytes, True)
         else:
-            for box in _blocks(move.box, kinds[move.array].want.itemsize, block):
-                yield Message((move._replace(box=box),), count(box) * kinds[move.array].want.itemsize, False, form)
+            for box in _blocks(move.box, kind.want.itemsize, block):
+                yield Message((move._replace(box=box),), count(box) * kind.want.itemsize, False, form)
     if waiting:
         yield Message(tuple(waiting), held, False)
 
@@ -137,12 +136,13 @@ class Arrays:
         """The elements of a move where they are, converted if they are to be."""
         held = (self.made if move.when == HAND_ON else self.held)[move.array][move.source.place]
         part = held[inside(move.box, move.source.box)]
-        return converted(part, *self.kinds[move.array][:2]) if self.converts(move) else part
+        kinds = self.kinds[move.array]
+        return converted(part, kinds.have, kinds.want) if self.converts(move) else part
 
     def converts(self, move: Move) -> bool:
         """Do its elements become another dtype?"""
-        have, want, _ = self.kinds[move.array]
-        return have != want and move.when == FETCH
+        kinds = self.kinds[move.array]
+        return kinds.have != kinds.want and move.when == FETCH
 
     def into(self, move: Move) -> Words:
         """Where they go."""
@@ -334,8 +334,7 @@ class Way:
             work.wait()
         if coming is not None:
             wire = numpy.empty(_bounded(coming, message, self.peer), numpy.uint8)
-            works = self._calls([wire, seal], WIRE)
-            self.flights.appendleft(flight._replace(works=works, coming=None, wire=wire))
+            self.flights.appendleft(flight._replace(works=self._calls([wire, seal], WIRE), coming=None, wire=wire))
             return
         if self.comes:
             if wire is not None and message.form is not None:

@@ -14,7 +14,7 @@ from hocket.conformance.survive.life import Life
 from hocket.training import Mesh
 
 ALONE = 6
-"""Calls of each step on one axis alone: two members of it hear of a loss on another one from nobody but the job."""
+"""Calls of each step on one axis alone.  Its members hear of a loss on another axis from the job alone."""
 
 
 class Meshed(Life):

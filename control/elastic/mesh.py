@@ -301,15 +301,16 @@ class Mesh:
         while not self._given_up(seat.uid):
             try:
                 link = Link(self.reactor, reach_any(self.own, seat.addresses, PEER, DIAL))
-            except TransportError as why:
-                if isinstance(why, Gone):
-                    self.reactor.soon(lambda: self._not_reached(seat.uid))
-                time.sleep(pause)
-                pause = min(2 * pause, AGAIN[1])
-                continue
-            proof = self._identity.proof(seat.public, self.uid, seat.uid, link.key) if seat.public else ""
-            self.reactor.soon(partial(self._reached, seat.uid, link, proof))
-            return
+            except Gone:
+                self.reactor.soon(lambda: self._not_reached(seat.uid))
+            except TransportError:
+                pass  # `_lost` says how long its host may be silent
+            else:
+                proof = self._identity.proof(seat.public, self.uid, seat.uid, link.key) if seat.public else ""
+                self.reactor.soon(partial(self._reached, seat.uid, link, proof))
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, AGAIN[1])
         self.reactor.soon(lambda: self._dialling.discard(seat.uid))
 
     def _given_up(self, uid: str) -> bool:
@@ -519,6 +520,7 @@ class Mesh:
         """It is gone for good, and what is kept for it."""
         process = self._watched.pop(uid)
         self._renewing.pop(uid, None)
+        self._cut.pop(uid, None)
         if process is not None:
             self.reactor.remove(process, close=True)
         self._missed(uid)

@@ -19,7 +19,7 @@ from hocket.system.namespaces.hosts import refusal
 from support.sshd import machines
 
 WHY_NOT = refusal()
-PROGRAM = """
+MEETS = """
 import sys
 import numpy as np
 sys.modules["mpi4py"] = None  # is not here
@@ -27,7 +27,9 @@ import hocket
 for turn in range(2):
     with hocket.init(timeout=20) as comm:
         print(f"<{comm.rank} {comm.size} {comm.allreduce(np.ones(3))[0]} {comm.host}>", flush=True)
-        assert "the process manager (PMI)" in comm.explain(), comm.explain()
+        assert "the process manager (%s)" in comm.explain(), comm.explain()
+"""
+PROGRAM = MEETS % "PMI" + """
 if "then MPI" in sys.argv:
     del sys.modules["mpi4py"]
     from mpi4py import MPI

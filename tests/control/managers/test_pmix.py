@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from control.managers.test_pmi import MEETS
 
 from hocket.control.managers import pmix
 from hocket.system.namespaces.hosts import refusal
@@ -15,16 +16,7 @@ from support.sshd import machines
 
 WHY_NOT = refusal()
 PREFIX = dict.fromkeys(("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"), sys.prefix)
-PROGRAM = """
-import sys
-import numpy as np
-sys.modules["mpi4py"] = None  # is not here
-import hocket
-for turn in range(2):
-    with hocket.init(timeout=20) as comm:
-        print(f"<{comm.rank} {comm.size} {comm.allreduce(np.ones(3))[0]} {comm.host}>", flush=True)
-        assert "the process manager (PMIx)" in comm.explain(), comm.explain()
-"""
+PROGRAM = MEETS % "PMIx"
 RUN = [f"{sys.prefix}/bin/prterun", *["--allow-run-as-root"] * (os.geteuid() == 0)]
 
 

@@ -45,14 +45,8 @@ def shard(rank: int, size: int) -> Any:
     return torch.utils.data.DataLoader(rows, batch_size=4)
 
 
-@ranks
-def lightning() -> None:
-    import torch
-    from lightning.pytorch import LightningModule, Trainer
-
-    import hocket
-    from hocket.torch.training.lightning import OuterCallback
-    from hocket.training import LocalSGD
+def module_of_lightning() -> Any:
+    from lightning.pytorch import LightningModule
 
     class Module(LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -65,6 +59,18 @@ def lightning() -> None:
         def configure_optimizers(self) -> Any:
             return sgd(self.net)
 
+    return Module()
+
+
+@ranks
+def lightning() -> None:
+    import torch
+    from lightning.pytorch import Trainer
+
+    import hocket
+    from hocket.torch.training.lightning import OuterCallback
+    from hocket.training import LocalSGD
+
     place = pathlib.Path(sys.argv[2])
     with hocket.init() as comm:
         options: Any = {
@@ -73,7 +79,7 @@ def lightning() -> None:
         }  # fmt: skip
 
         def trained(epochs: int, ckpt: Any = None) -> tuple[Any, Any, Any]:
-            callback, module = OuterCallback(lambda p: LocalSGD(comm, p, every=EVERY)), Module()
+            callback, module = OuterCallback(lambda p: LocalSGD(comm, p, every=EVERY)), module_of_lightning()
             trainer = Trainer(max_epochs=epochs, callbacks=[callback], **options)
             trainer.fit(module, shard(comm.rank, comm.size), ckpt_path=ckpt)
             return trainer, module, callback
@@ -142,22 +148,11 @@ def killed() -> None:
     import os
     import signal
 
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch import Callback, Trainer
 
     import hocket
     from hocket.torch.training.lightning import OuterCallback
     from hocket.training import Crew, LocalSGD
-
-    class Module(LightningModule):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = network()
-
-        def training_step(self, batch: Any, at: int) -> Any:
-            return loss_of(self.net, batch)
-
-        def configure_optimizers(self) -> Any:
-            return sgd(self.net)
 
     class Killer(Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, at: int) -> None:
@@ -168,7 +163,7 @@ def killed() -> None:
     born, crew = comm.rank, Crew(comm)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         del os.environ[name]  # each rank's Trainer is alone
-    callback, module = OuterCallback(lambda p: LocalSGD(crew, p, every=EVERY)), Module()
+    callback, module = OuterCallback(lambda p: LocalSGD(crew, p, every=EVERY)), module_of_lightning()
     trainer = Trainer(
         accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
         enable_checkpointing=False, max_epochs=10, callbacks=[Killer(), callback],
