@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from hocket.arguments import some_of
 from hocket.control import encryption
 from hocket.control.dial import dial, show
 from hocket.control.handshake import Address, AuthError, Connection, Hello
@@ -320,8 +321,7 @@ def _at(addresses: Sequence[Address]) -> str:
         ports.setdefault(f"{kind}:{place}", []).extend(port)
     ends = {place: sorted({*some[:1], *some[-1:]}) for place, some in ports.items()}
     shown = [place + (f":{'-'.join(map(str, some))}" if some else "") for place, some in ends.items()]
-    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-    return f" at {', '.join(shown[:SHOWN])}{more}" if shown else ""
+    return f" at {some_of(shown, SHOWN)}" if shown else ""
 
 
 def _close(listeners: Sequence[Listener]) -> None:

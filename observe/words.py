@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hocket.arguments import printable
+from hocket.arguments import printable, some_of
 from hocket.observe.attribution import Cause
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import CROWDED, Findings, recurrence
@@ -140,8 +140,7 @@ def gaps(timeline: Timeline) -> list[str]:
 
 
 def _ranks_in_words(ranks: list[int]) -> str:
-    names = ", ".join(map(str, ranks[:16])) + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")
-    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+    return f"rank{'s' * (len(ranks) != 1)} {some_of(ranks, 16)}"
 
 
 def name(cause: Cause) -> str:

@@ -17,8 +17,10 @@ from hocket.tools.rank import Rank, common, start
 
 
 class Here:
-    """`command`: their program; `ranks`: how many; `directory`: for their last words; `piped`: their output comes to
-    this process."""
+    """The ranks of this machine: `command` is their program, `ranks` their number.
+
+    directory: the folder of their last words.  piped: their output comes to this process.
+    """
 
     def __init__(self, command: list[str], ranks: int, directory: str, piped: bool = True, bind: str = "none") -> None:
         """ArgumentError: as `bind` says, there are too few cores."""
@@ -29,8 +31,11 @@ class Here:
 
     @contextlib.contextmanager
     def fork_server(self, wanted: bool, stop: Callable[[], object]) -> Iterator[Callable[[], ForkServer | None]]:
-        """Started where that is faster and the program allows it, if it is `wanted`; the function waits for it, until
-        `stop()`.  With a core for each rank, they start side by side."""
+        """A function that waits until ranks can be forked, or `stop()`; it returns None where they cannot be.
+
+        They are not if that is not `wanted`, if the program does not allow it, or if each rank has a core: then they
+        start side by side.
+        """
         here = wanted and self.ranks > len(os.sched_getaffinity(0))
         folder = allowed.folder(self.command) if here else None
         if folder is None:

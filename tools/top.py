@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"hocket top: there is no job or rank {printable(options.which)!r} of this user here", file=sys.stderr)
         return 1
     if options.flight:
-        return fly(options.flight, list(there().jobs))
+        return write_flight(options.flight, list(there().jobs))
     if options.json:
         print(json.dumps(as_json(there()), indent=1))
         return 0
@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
     return show(there)
 
 
-def fly(folder: str, jobs: Sequence[str]) -> int:
+def write_flight(folder: str, jobs: Sequence[str]) -> int:
     """Write a file for each rank of the one job that is there."""
     from hocket.observe.files.flight import dump
 

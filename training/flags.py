@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hocket import Communicator
+from hocket.arguments import some_of
 from hocket.errors import MismatchError
 
 BITS = 32
@@ -24,12 +25,6 @@ NUMBERS = re.compile(r"_\d+(?=/|$)")
 WITHIN = "averages of gradients"
 MOST = 8
 """Names in a text."""
-
-
-def several(names: Sequence[str], most: int = MOST) -> str:
-    """The first `most` of them, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def name_of(variable: Any) -> str:
@@ -54,7 +49,7 @@ class Flags:
         try:
             yield
         except MismatchError as error:
-            ours = several(self.names)
+            ours = some_of(self.names, MOST)
             raise MismatchError(f"{error}\nThis rank averages the gradients of {ours}", error.calls) from None
 
     def check(self, averages: Any, comm: Communicator) -> None:
@@ -67,13 +62,13 @@ class Flags:
         lacking = {rank: [name for name in one["missing"] if name not in shared] for rank, one in enumerate(told)}
         lacking = {rank: names for rank, names in lacking.items() if names}
         if lacking:
-            ranks = "; ".join(f"rank {rank} has no gradient of {several(each)}" for rank, each in lacking.items())
+            ranks = "; ".join(f"rank {rank} has no gradient of {some_of(each, MOST)}" for rank, each in lacking.items())
             raise MismatchError(
                 f"{ranks}, which other ranks have: let all ranks use the same layers in each step, or freeze them on "
                 "all ranks (trainable = False before compile)"
             )
         raise MismatchError(
             "ranks apply gradients of other variables in this step: "
-            + "; ".join(f"rank {rank}: {several(one['names'])}" for rank, one in enumerate(told))
+            + "; ".join(f"rank {rank}: {some_of(one['names'], MOST)}" for rank, one in enumerate(told))
             + "; build the model alike on all ranks, with the same layers frozen"
         )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hocket.arguments import kind
+from hocket.arguments import kind, some_of
 from hocket.collectives.calls.encodings import LOSSLESS
 from hocket.collectives.layouts.comm import Comm
 from hocket.collectives.layouts.held import Array
@@ -133,8 +132,7 @@ def _digest(*texts: str) -> str:
 
 
 def shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(map(repr, itertools.islice(names, SHOWN))) + more
+    return some_of([*map(repr, names)], SHOWN)
 
 
 def _dtype(asked: Any) -> DType | None:

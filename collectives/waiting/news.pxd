@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 cdef int news               # an eventfd, readable when there is some; -1: nobody has queued a run yet
-cdef uint32_t told         # how often `tell` was called: who has seen that and looks again may sleep on what it then found; atomic
+cdef uint32_t told         # calls of `tell` so far, atomic: who read it before its last look, and reads the same again, may sleep
 cdef uint32_t* slept_on     # the bell that one of them sleeps on instead; under the lock of progress.pyx
 
 cdef int open_news() except -1

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from hocket import Communicator
+from hocket.arguments import some_of
 from hocket.horovod.settings import Settings
 from hocket.training.agreeing import Negotiator
 
@@ -68,10 +69,10 @@ class StallInspector:
                 self._warned[negotiator, name] = since
                 by_ranks.setdefault(self._missing(negotiator, name), []).append(name)
         for ranks, names in by_ranks.items():
-            where = comm.whereabouts(some_of(names), max(ages[name] for name in names), ranks)
+            where = comm.whereabouts(some_of(names, MANY), max(ages[name] for name in names), ranks)
             log.warning(
                 "some ranks %shave waited for others for more than %g s: check that all ranks run the same steps.\n"
-                "  %s not submitted: %s%s", of, self._check, have(ranks), some_of(names), where)
+                "  %s not submitted: %s%s", of, self._check, have(ranks), some_of(names, MANY), where)
         dead = [name for name, age in ages.items() if self._shutdown and age > self._shutdown]
         for name in dead:
             missing = ", ".join(map(str, self._missing(negotiator, name)))
@@ -88,9 +89,3 @@ class StallInspector:
 def have(ranks: Sequence[int]) -> str:
     """The subject of a sentence: "ranks 1, 2 have"."""
     return f"ranks {', '.join(map(str, ranks))} have" if len(ranks) > 1 else f"rank {', '.join(map(str, ranks))} has"
-
-
-def some_of(names: list[str]) -> str:
-    """Some of the names, and how many there are."""
-    more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
-    return ", ".join(names[:MANY]) + more

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hocket.errors import ArgumentError
@@ -114,6 +114,16 @@ def choices(name: object, known: Iterable[str], synonyms: Mapping[str, str] | No
     near = get_close_matches(str(name).lower(), spoken, 1)
     meant = f"; did you mean {spoken[near[0]]!r}?" if near else ""
     return f"known: {', '.join(names) or '(empty)'}{meant}"
+
+
+def some_of(names: Sequence[object], most: int) -> str:
+    """The first `most` of them, and how many more there are.
+
+    >>> some_of([3, 4, 5], 2)
+    '3, 4 and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def human(nbytes: int) -> str:
