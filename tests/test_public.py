@@ -36,7 +36,7 @@ NAMES = {
         algorithm cost get hierarchical ids names register show simulate topology verify verify_steps
     """,
     "hocket.arguments": """
-        ArgumentError LONGEST choices human kind optional printable rank_in seconds seen_through texts
+        ArgumentError LONGEST choices human kind optional printable rank_in seconds seen_through some_of texts
         unmasked whole wholes
     """,
     "hocket.codecs": """
