@@ -87,7 +87,7 @@ def test_torchfrtrace_names_the_ranks_that_top_names(name: str, tmp_path: Path) 
         if waited_for is not None:
             held = set(there.held_up_by[name_of_job]) | {r for circle in there.circles[name_of_job] for r in circle}
             assert held == waited_for, top.as_text(there)
-        assert top.fly(str(tmp_path), [name_of_job]) == 0
+        assert top.write_flight(str(tmp_path), [name_of_job]) == 0
     said: dict[str, Any] = {path.name: pickle.loads(path.read_bytes()) for path in tmp_path.iterdir()}
     entries = said["hocket_0"]["entries"]
     assert [each["profiling_name"] for each in entries][:6] == [
