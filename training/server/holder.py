@@ -321,9 +321,11 @@ class Holder:
 
     def look(self) -> None:
         """Workers that have died before they had a link, too, are waited for no longer."""
-        self._without([uid for uid in self.member.dead if uid not in self._left and uid not in self.workers])
+        if dead := [uid for uid in self.member.dead if uid not in self._left and uid not in self.workers]:
+            self._without(dead)
 
     def _without(self, workers: Sequence[int]) -> None:
+        """No clock waits for these workers any more."""
         for who in workers:
             self.workers.pop(who, None)
             self._left.add(who)
