@@ -233,7 +233,7 @@ class Holder:
     def keeps(self, link: Link, words: Sequence[int]) -> bool:
         """A push is over once it is applied, if its table does not keep it, it goes to no copy, and is of this view."""
         kind, nbytes, number = words[0] & 0xFF, words[6], words[0] >> 32
-        keys = key_count(words)
+        keys = key_count(words) if words[7] else 0
         if nbytes or keys:
             most = self._most.get((kind, number, words[5])) if not keys else None
             if most is None:

@@ -59,14 +59,14 @@ def ends_by_itself(comm: hocket.Communicator) -> None:
     """The client's own tick() waits for a slice that has begun to go out."""
     tables = {"w": Range(3, optimizer=SGD(1.0), mean=True)}
     with serve(comm, tables, on=[0], works=True) as server, Client(server) as client:
-        layers, begun, start = Layers(client, {"w": np.zeros(3, np.float32)}), threading.Event(), client._start_push
+        layers, begun, start = Layers(client, {"w": np.zeros(3, np.float32)}), threading.Event(), client.start_push
 
         def slow(*words: Any) -> None:
             begun.set()
             time.sleep(0.1)
             start(*words)
 
-        client._start_push = slow  # type: ignore[method-assign]
+        client.start_push = slow  # type: ignore[method-assign]
         layers.ready("w", np.ones(3))
         assert begun.wait(10)
         client.tick()

@@ -67,6 +67,8 @@ class Shard:
 
     def __init__(self, store: Store, clocks: Clocks, whole: bool) -> None:
         self.store, self.clocks, self.whole = store, clocks, whole
+        self.paced = bool(store.rounds())
+        """Does a slice step once a clock?"""
         self.generation, self.head, self.state = -1, False, "alone"
         self.order = self.safe = 0
         """Changes that were applied here; of these, how many may be acknowledged."""
@@ -160,7 +162,7 @@ class Shard:
         round_ = None
         if not is_clock:
             why = self.store.check(change)
-            if not why:
+            if self.paced and not why:
                 round_ = self.store.round(change)
                 if round_ is not None and worker in round_[1].given:
                     why = TWICE
@@ -224,7 +226,7 @@ class Shard:
             self.store.step(change.item, change.clock, change.workers)
             return
         self.store.apply(change)
-        round_ = self.store.round(change)
+        round_ = self.store.round(change) if self.paced else None
         if round_ is not None:
             round_[1].given.add(push.worker)
 
@@ -245,7 +247,7 @@ class Shard:
         return self._answer(pull)
 
     def _may_read(self, pull: Pull) -> bool:
-        round_ = self.store.round(pull.what)
+        round_ = self.store.round(pull.what) if self.paced else None
         return self.clocks.may_read(pull.clock) if round_ is None else round_[1].done >= pull.clock
 
     def _answer(self, pull: Pull) -> Out:

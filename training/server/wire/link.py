@@ -187,7 +187,7 @@ class Link:
                 while self._later:
                     frame = self._later.popleft()
                     try:
-                        self._posted.append((self._start(frame)[-1], _nbytes(frame)))
+                        self._posted.append((self._start(frame, prepared=not self._posted)[-1], _nbytes(frame)))
                     except BaseException:
                         with self._settling:
                             self.owes -= _nbytes(frame)
@@ -196,9 +196,14 @@ class Link:
             finally:
                 self._sending.release()
 
-    def _start(self, frame: Frame) -> list[Any]:
+    def _start(self, frame: Frame, prepared: bool = False) -> list[Any]:
+        """`prepared`: nothing is on its way, so that the prepared call is free."""
         words, keys, payload = frame
-        works = [self.comm.send(np.array(words, np.int64), self.peer, HEADER, async_op=True)]
+        if prepared:
+            HEAD.pack_into(self._outgoing, 0, *words)
+            works = [self._send.start()]
+        else:
+            works = [self.comm.send(np.array(words, np.int64), self.peer, HEADER, async_op=True)]
         for array, tag in ((keys, KEYS), (payload, PAYLOAD)):
             if array is not None and array.size:
                 works.append(self.comm.send(array, self.peer, tag, async_op=True))

@@ -38,6 +38,10 @@ def rotated(parts: Sequence[Part], by: int) -> list[Part]:
     return [*parts[by:], *parts[:by]]
 
 
+Piece = tuple[Way, Change, Open]
+"""A slice, or rows, that is pushed to one server."""
+
+
 class Client:
     """A worker.  All ranks that do not `serve` make one, with the same tables; or `Client(server)` on one that does.
 
@@ -114,8 +118,8 @@ class Client:
         PeerLostError.
         """
         handle, parts = self.begin_push(name, values, rows)
-        for start in parts:
-            start(self._window)
+        for part in parts:
+            self.start_push(*part, self._window)
         return handle if async_op else self._waited(handle, f"push {name}")
 
     def pull(self, name: str, rows: Any = None, *, out: Any = None, async_op: bool = False) -> Any:
@@ -188,7 +192,7 @@ class Client:
             cut = slice(part.first, part.end)
             own = {each: array if one.get(each) else array.reshape(-1)[cut] for each, array in arrays.items()}
             nbytes = sum(each.nbytes for each in own.values())
-            self._start_push(self.ways[part.shard], Change(number, part.number, None, own),
+            self.start_push(self.ways[part.shard], Change(number, part.number, None, own),
                              Open(handle, (part.first, part.end), nbytes), self._window)  # fmt: skip
         self._waited(handle, f"load {name}")
 
@@ -249,8 +253,8 @@ class Client:
 
     # --- out
 
-    def begin_push(self, name: str, values: Any, rows: Any = None) -> tuple[Handle, list[Callable[[int], None]]]:
-        """A push whose parts have not begun: each does when it is called, with the bytes that may be on its way."""
+    def begin_push(self, name: str, values: Any, rows: Any = None) -> tuple[Handle, list[Piece]]:
+        """A push whose parts have not begun: `start_push` begins each."""
         number, table = self._table(name)
         array, keys = self._checked(table, name, values, rows)
         handle, flat = Handle(None, self._receiver.wait), array.reshape(-1)
@@ -263,11 +267,12 @@ class Client:
             changes = [Change(number, part.number, None, flat[part.first : part.end]) for part in parts]
             ends = [(self.ways[part.shard], (part.first, part.end)) for part in parts]
         return handle, [
-            partial(self._start_push, way, change, Open(handle, part, change.values.nbytes, undo=undo))
+            (way, change, Open(handle, part, change.values.nbytes, None, None, 0, False, undo))
             for (change, undo), (way, part) in zip(self._encoder.encoded(changes), ends, strict=True)
         ]
 
-    def _start_push(self, way: Way, change: Change, entry: Open, window: int) -> None:
+    def start_push(self, way: Way, change: Change, entry: Open, window: int) -> None:
+        """One part, as soon as no more than `window` bytes are on its way with it."""
         self._room(way, entry.nbytes, window)
         entry.handle.begin(way)  # type: ignore[union-attr]
         way.push(change, entry)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.training.server.optimizers import Array
-from hocket.training.server.worker.client import Client
+from hocket.training.server.worker.client import Client, Piece
 from hocket.training.server.worker.handles import Handle
 from hocket.training.server.worker.ways import Way
 
@@ -127,7 +127,7 @@ class Layers:
         if self._why is not None:
             raise self._why
 
-    def _given(self, name: str, pushed: Handle | None, pushes: list[Callable[[int], None]]) -> None:
+    def _given(self, name: str, pushed: Handle | None, pushes: list[Piece]) -> None:
         clock = self._client.clock + 1
         pulled, pulls = self._client.begin_pull(name, None, self._rooms[name], alone=True, clock=clock)
         with self._changed:
@@ -142,9 +142,9 @@ class Layers:
                     heappush(self._pulls, waits)
             self._wake()
 
-    def _behind(self, push: Callable[[int], None], pull: Waits) -> Callable[[], None]:
+    def _behind(self, push: Piece, pull: Waits) -> Callable[[], None]:
         def start() -> None:
-            push(self._window)
+            self._client.start_push(*push, self._window)
             with self._changed:
                 heappush(self._pulls, pull)
 
