@@ -23,6 +23,21 @@ def wish(sock: socket.socket, level: int, option: int, value: int | bytes) -> No
         sock.setsockopt(level, option, value)
 
 
+def tcp_info(fd: int, nbytes: int) -> bytes:
+    """The first bytes of the kernel's `struct tcp_info` about a connection.
+
+    Another thread may close it, and its number be given to a file, at any time.  OSError: it is no TCP connection.
+    """
+    own = os.dup(fd)
+    try:
+        same = socket.socket(fileno=own)
+    except OSError:
+        os.close(own)  # a socket that could not be made has not taken it
+        raise
+    with same:
+        return same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, nbytes)
+
+
 @functools.cache
 def boot_id() -> str:
     """The same on two processes only if one kernel runs both; the host's name where /proc/sys is not mounted."""

@@ -50,6 +50,7 @@ class Opener:
         except BaseException as error:
             self._of(name).set_exception(error)
         else:
-            if world.closed and name in world.transports:
-                world.transports[name].close()
             self._of(name).set_result(None)
+        finally:
+            if world.closed and name in world.transports:  # it was left meanwhile, perhaps before there was one
+                world.transports[name].close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import struct
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
 from hocket.collectives.recording.records import Kind, Link
+from hocket.system.machine import tcp_info
 
 if TYPE_CHECKING:
     from hocket.collectives.recording.own import OwnRecorder
@@ -28,8 +28,7 @@ LONGEST = 192
 
 def numbers(fd: int) -> dict[Link, int]:
     """The kernel's numbers about a connection; none for what is no TCP socket."""
-    with socket.socket(fileno=socket.dup(fd)) as same:
-        info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LONGEST)
+    info = tcp_info(fd, LONGEST)
     return {
         number: struct.unpack_from(f"={kind}", info, at)[0]
         for number, (kind, at) in PLACES.items() if at + struct.calcsize(kind) <= len(info)

@@ -25,6 +25,7 @@ from hocket.control import encryption
 from hocket.control.dial import dial
 from hocket.control.handshake import ATTEMPT, Connection, Hello
 from hocket.errors import Error, TransportError
+from hocket.system.machine import tcp_info
 from hocket.transports.tcp.answers import CLOSED, HERE, IDLE, answer, say
 from hocket.transports.tcp.healing import HealingStreams, unsent
 from hocket.transports.tcp.history import History
@@ -375,6 +376,7 @@ def _over(streams: HealingStreams) -> None:
 
 def _resent(number: int) -> int:
     """The times that the system has sent the oldest bytes of this socket anew."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as sock:
-        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[2]
-    return 0
+    try:
+        return tcp_info(number, 104)[2]
+    except OSError:
+        return 0
