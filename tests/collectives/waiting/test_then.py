@@ -120,7 +120,7 @@ def test_an_error_in_a_callback_is_logged_and_the_others_are_called(caplog: pyte
 
     hocket.local_world(2).run(program)
     deadline, said = time.monotonic() + 10, list[logging.LogRecord]()
-    while len(said) < 4 and time.monotonic() < deadline:  # a thread that has told logs after that, and is not waited for
+    while len(said) < 4 and time.monotonic() < deadline:  # who has told logs after that, and is not waited for
         time.sleep(0.01)
-        said = [each for each in caplog.records if "an error in a callback of allreduce(float64[3]" in each.getMessage()]
+        said = [each for each in caplog.records if "a callback of allreduce(float64[3]" in each.getMessage()]
     assert len(said) == 4 and all("of the callback" in str(record.exc_info) for record in said)
