@@ -245,8 +245,8 @@ def listen(
 ) -> Pairs:  # fmt: skip
     """Let other processes connect: each makes a communicator of two with this one.  Needs no `hocket.init`.
 
-    - `address`: "tcp:host:port" or "unix:/path" in a folder that only this user may enter; default TCP at the interface
-      of `iface` (loopback) where there is a secret, else a Unix socket.
+    - `address`: "tcp:host:port" (port 0: a free one) or "unix:/path" in a folder that only this user may enter; default
+      TCP at the interface of `iface` (loopback) where there is a secret, else a Unix socket.
     - `like`: a communicator whose job's secret, encryption, interface and transports these pairs have, where the
       arguments say nothing else; `connect` needs the same.  Else they are those of the environment.
     - the rest: as in `hocket.init`.
@@ -265,7 +265,7 @@ def listen(
     settings, key, transport = _settings("listen", like, secret, auth, iface, encrypt, transport)
     place: BindAddress
     if address is not None:
-        place = addresses_of(address)[0]
+        place = addresses_of(address, least=0)[0]
     elif key is not None:
         host = settings.iface or loopback()
         place = ("tcp", host, list(settings.ports)) if settings.ports else ("tcp", host, 0)
@@ -286,8 +286,8 @@ def connect(
 ) -> Communicator:  # fmt: skip
     """Make a communicator of two with the process that listens at `address`, in which this process is rank 1.
 
-    It does not become the default.  The rest: as in `listen`.  Raises AuthError (another secret), TimeoutError (nobody
-    accepts within `timeout` seconds; 60).
+    It does not become the default.  The rest: as in `listen`.  Raises TransportError (another secret), TimeoutError
+    (nobody accepts within `timeout` seconds; 60).
     """
     settings, key, transport = _settings("connect", like, secret, auth, iface, encrypt, transport)
     places, wait = addresses_of(address), init.limit(timeout, settings)

@@ -230,22 +230,22 @@ def _no_secret(me: Claim, where: str, auth: str) -> bytes:
     )
 
 
-def parse_address(text: str) -> Meeting:
-    """unix:/path, tcp:host:port or tcp:host:first-last; an IPv6 host stands in [ ]."""
+def parse_address(text: str, least: int = 1) -> Meeting:
+    """unix:/path, tcp:host:port or tcp:host:first-last; an IPv6 host stands in [ ].  `least`: of the ports."""
     kind, _, rest = text.partition(":")
     if kind == "unix" and rest.startswith("/"):
         return ("unix", rest)
     match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)(?:-(\d+))?", rest)
     if kind == "tcp" and match:
         first, last = int(match[3]), int(match[4] or match[3])
-        if 0 < first <= last < 65536:
+        if least <= first <= last < 65536:
             return ("tcp", match[1] or match[2], list(range(first, last + 1)))
     raise ArgumentError(f"the address is {text!r}; accepted: unix:/path, tcp:host:port, tcp:host:first-last")
 
 
-def addresses_of(text: str) -> list[Address]:
+def addresses_of(text: str, least: int = 1) -> list[Address]:
     """All addresses of a text: unix:/path, tcp:host:port, tcp:host:first-last."""
-    meeting = parse_address(text.strip())
+    meeting = parse_address(text.strip(), least)
     if meeting[0] == "unix":
         return [("unix", str(meeting[1]))]
     ports = meeting[2]  # type: ignore[misc]

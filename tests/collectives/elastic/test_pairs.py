@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,6 +129,17 @@ def test_who_does_not_know_the_secret() -> None:
             pairs.accept(timeout=0.1)
     with pytest.raises(hocket.ArgumentError, match="closed"):
         pairs.accept()
+
+
+def test_port_0_is_a_free_one() -> None:
+    with hocket.listen("tcp:127.0.0.1:0", secret=SECRET) as pairs:
+        assert re.fullmatch(r"tcp:127\.0\.0\.1:[1-9]\d+", pairs.address)
+        worker = threading.Thread(target=lambda: hocket.connect(pairs.address, secret=SECRET).close())
+        worker.start()
+        pairs.accept(timeout=10).close()
+        worker.join()
+    with pytest.raises(hocket.ArgumentError, match="tcp:host:port"):
+        hocket.connect("tcp:127.0.0.1:0", secret=SECRET)
 
 
 def test_nobody_accepts() -> None:
