@@ -1,5 +1,5 @@
 #!/bin/sh
-# hocket on an emulated aarch64: `make test-aarch64`.  TESTS: what to run instead of the core's tests.
+# hocket on an emulated aarch64: `make test-aarch64`.  TESTS: what to run instead of the core's tests; WORDS: more for pytest.
 #
 # build/aarch64 gets a Debian of that kind, unpacked and not installed, and wheels of NumPy and pytest; all extensions come
 # from the cross compiler, by this machine's Cython.  Then the bits of all kernels are compared with this machine's, and
@@ -83,4 +83,4 @@ cd "$ROOT"
 without=$(grep -rlE "^ *(import|from) torch\b|support\.compiled|support import headers|\"gcc\"" tests --include='test_*.py' | sed 's/^/--ignore=/')
 inside sh -c 'cd /hocket && exec python3 -m pytest --workers 2 -p no:cacheprovider "$@"' - $without --ignore tests/transports/shm/test_far.py \
     --deselect tests/transports/shm/test_ring.py::test_memory_of_another_process_is_read_if_the_system_lets_us \
-    --deselect tests/transports/shm/test_window.py::test_memory_that_may_be_gone_when_it_is_touched_is_refused ${PYTEST:-} ${TESTS:-$CORE}
+    --deselect tests/transports/shm/test_window.py::test_memory_that_may_be_gone_when_it_is_touched_is_refused ${WORDS:-} ${TESTS:-$CORE}
