@@ -52,6 +52,7 @@ if [ ! -e "$PLACE/ready" ]; then
 fi
 
 mkdir -p "$SYSTEM/hocket"
+find "$SYSTEM/hocket" -path "$SYSTEM/hocket/build" -prune -o -type f ! -name '*.so' -exec rm {} +    # what is gone from here
 cd "$ROOT"
 git ls-files -z --cached --others --exclude-standard |
     xargs -0 sh -c 'for each; do [ ! -e "$each" ] && [ ! -L "$each" ] || printf "%s\0" "$each"; done' - |
