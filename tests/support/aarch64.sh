@@ -82,6 +82,6 @@ echo "$(wc -l < "$PLACE/here.txt") results of the kernels have this machine's bi
 # There is no compiler inside, and no torch; QEMU has no process_vm_readv, and no huge pages.
 cd "$ROOT"
 without=$(grep -rlE "^ *(import|from) torch\b|support\.compiled|support import headers|\"gcc\"" tests --include='test_*.py' | sed 's/^/--ignore=/')
-inside sh -c 'cd /hocket && exec python3 -m pytest --workers 2 -p no:cacheprovider "$@"' - $without --ignore tests/transports/shm/test_far.py \
+inside sh -c 'cd /hocket && exec env PYTHONSAFEPATH=1 python3 -m pytest --workers 2 -p no:cacheprovider "$@"' - $without --ignore tests/transports/shm/test_far.py \
     --deselect tests/transports/shm/test_ring.py::test_memory_of_another_process_is_read_if_the_system_lets_us \
     --deselect tests/transports/shm/test_window.py::test_memory_that_may_be_gone_when_it_is_touched_is_refused ${WORDS:-} ${TESTS:-$CORE}
