@@ -45,7 +45,7 @@ class Order(NamedTuple):
 SHARED: list[str] = []
 """In a rank: the modules that were there before it was forked."""
 OWN = {"__main__", "builtins", "sys"}
-"""What a program changes most is taken down at its end, whoever has imported it."""
+"""These hold what the program itself has made, so they are taken down at its end."""
 
 
 def forget_this_folder(ours: str) -> None:

@@ -153,7 +153,7 @@ def moved_rows() -> None:
 
 @case
 def gradients_as_in_horovod() -> None:
-    """Those of allgather and broadcast are means: Horovod divides by the ranks, and the sum would be the derivative."""
+    """Horovod divides those of allgather and broadcast by the ranks, where the sum would be the derivative."""
     rank, size = hvd.rank(), hvd.size()
     v = tf.Variable([1.0, 2.0])
     for call, wanted in (
