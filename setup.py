@@ -19,6 +19,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
+if sys.byteorder != "little":
+    sys.exit("hocket needs a little-endian processor: ranks exchange numbers as they lie in memory")
 FOLDERS = [
     "algorithms", "bench", "collectives", "compression", "conformance", "control", "dask", "flower", "horovod", "jax",
     "keras", "kernels", "lightgbm", "observe", "ray", "spark", "system", "tensorflow", "tools", "torch", "training",

@@ -310,6 +310,6 @@ def _silent(sock: socket.socket) -> float:
     """Seconds since the other host's system has answered last; 0 where that is not known."""
     if sock.family == socket.AF_UNIX:
         return 0.0
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, struct.error):  # an emulator gives four bytes
         return float(struct.unpack_from("I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 56)[0]) / 1000
     return 0.0

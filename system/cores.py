@@ -1,5 +1,7 @@
 """Which processor, and how many cores this process may use: its affinity, cut by the CPU quotas of its cgroups.
 
+Places, too: the cores that ranks are bound to, and the NUMA nodes of processes, GPUs and network cards.
+
 A quota counts wherever it stands between the process's own group and the root of what is mounted here, in either
 version of cgroups: containers see their group as the root, batch systems and systemd put limits some levels above.
 """
@@ -103,7 +105,8 @@ def bound(how: str, ranks: int, allowed: Collection[int], system: str = "/sys") 
     """The logical CPUs of each rank of this host: all (`none`), its NUMA node's (`numa`), or its own cores' (`core`).
 
     Ranks are dealt to nodes in blocks, by the nodes' cores; where GPUs are, rank i is on the node of GPU i, in the
-    order of the bus.  ArgumentError: `core`, and a node has more ranks than cores.
+    order of the bus.  Without GPUs, where all ranks have room on nodes with a network card, each is on one of those.
+    ArgumentError: `core`, and a node has more ranks than cores.
     """
     if how == "none":
         return [sorted(allowed)] * ranks
@@ -113,7 +116,9 @@ def bound(how: str, ranks: int, allowed: Collection[int], system: str = "/sys") 
         nodes.setdefault(node, []).append(core)
     flat = [node for node, own in sorted(nodes.items()) for _ in own]
     gpus = _gpus(system)
-    wanted = [gpus[rank % len(gpus)] if gpus else -1 for rank in range(ranks)]
+    nics = sorted({*card_nodes(system).values()} & {*nodes})
+    beside = gpus or (nics if ranks <= len(nics) else [])
+    wanted = [beside[rank % len(beside)] if beside else -1 for rank in range(ranks)]
     dealt = [flat[(2 * rank + 1) * len(flat) // (2 * ranks)] for rank in range(ranks)]
     homes = [node if node in nodes else other for node, other in zip(wanted, dealt, strict=True)]
     found = []
@@ -132,12 +137,25 @@ def bound(how: str, ranks: int, allowed: Collection[int], system: str = "/sys") 
     return found
 
 
-def _cores(allowed: Collection[int], system: str) -> dict[tuple[int, ...], int]:
-    """Cores, as the CPUs of each that are allowed, and their NUMA nodes; 0 where the system does not tell."""
-    of_cpu: dict[int, int] = {}
+def node_of(allowed: Collection[int], system: str = "/sys") -> int:
+    """The NUMA node that has all these CPUs; -1: they are on several, or the machine has one only, or does not tell."""
+    nodes = _nodes(system)
+    own = {nodes.get(cpu, -1) for cpu in allowed}
+    return own.pop() if len(own) == 1 and len(set(nodes.values())) > 1 else -1
+
+
+def _nodes(system: str) -> dict[int, int]:
+    """By CPU, where the system tells."""
+    found: dict[int, int] = {}
     for name in _entries(f"{system}/devices/system/node", r"node(\d+)"):
         text = next(iter(_lines(f"{system}/devices/system/node/{name}/cpulist")), "")
-        of_cpu |= dict.fromkeys(cpus(text), int(name[4:]))
+        found |= dict.fromkeys(cpus(text), int(name[4:]))
+    return found
+
+
+def _cores(allowed: Collection[int], system: str) -> dict[tuple[int, ...], int]:
+    """Cores, as the CPUs of each that are allowed, and their NUMA nodes; 0 where the system does not tell."""
+    of_cpu = _nodes(system)
     found: dict[tuple[int, ...], int] = {}
     for cpu in sorted(allowed):
         siblings = next(iter(_lines(f"{system}/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")), str(cpu))
@@ -155,6 +173,17 @@ def _gpus(system: str) -> list[int]:
         if kind.startswith(("0x0300", "0x0302", "0x0380", "0x1200")) and maker in ("0x10de", "0x1002"):
             found.append(int(node or -1))
     return found
+
+
+def card_nodes(system: str = "/sys") -> dict[str, int]:
+    """The NUMA node of each network card, by name: RDMA devices; without any, interfaces that have a device."""
+    for kind in ("infiniband", "net"):
+        folder = f"{system}/class/{kind}"
+        told = {name: "".join(_lines(f"{folder}/{name}/device/numa_node")) for name in _entries(folder, r"[^.].*")}
+        found = {name: int(node) for name, node in told.items() if node.isdecimal()}  # -1: the system does not tell
+        if found:
+            return found
+    return {}
 
 
 def _entries(folder: str, pattern: str) -> list[str]:

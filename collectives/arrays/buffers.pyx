@@ -122,8 +122,8 @@ def describe(array, str what="x"):
         b.array = array
         b.writable = np.PyArray_ISWRITEABLE(a)
         return b
-    if hasattr(array, "data_ptr"):
-        return describe_torch(array, what)
+    if hasattr(array, "data_ptr") and isinstance(array, getattr(sys.modules.get("torch"), "Tensor", ())):
+        return describe_torch(array, what)      # Paddle's and MindSpore's have a data_ptr too
     if hasattr(array, "__cuda_array_interface__"):
         return describe_device(array, what)
     try:
@@ -132,8 +132,9 @@ def describe(array, str what="x"):
         if hasattr(array, "__dlpack_device__"):
             return describe_dlpack(array, what)
         closed = "" if isinstance(why, TypeError) else f" that cannot be read ({why})"
+        remedy = f"pass {what}.asnumpy(), or " if hasattr(array, "asnumpy") else "pass "   # MindSpore, which shares memory
         raise ArgumentError(
-            f"{what} is {kind(array)}{closed}: pass a NumPy array, a torch tensor, or anything with the buffer protocol "
+            f"{what} is {kind(array)}{closed}: {remedy}a NumPy array, a torch tensor, or anything with the buffer protocol "
             "or DLPack"
         ) from None
     b = describe(view, what)

@@ -34,6 +34,8 @@ def opened(array, str what, stream):
         capsule = array.__dlpack__(stream=on, max_version=(DLPACK_MAJOR, 0))
     except TypeError:       # before version 1
         capsule = array.__dlpack__(stream=on)
+    except BufferError as why:
+        raise ArgumentError(f"{what} does not give its memory away: {why}") from None
     if PyCapsule_IsValid(capsule, "dltensor_versioned"):
         managed = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
         if managed.major != DLPACK_MAJOR:

@@ -135,14 +135,15 @@ cdef bint see_cuda(object x, Seen* s) except -1:
 
 
 cdef bint learn(object x) except -1:
-    """Can calls on `x` be remembered?  The first tensor type with DLPack's C API is the one that is looked at."""
+    """Can calls on `x` be remembered?  torch's tensor type is looked at, if it has DLPack's C API; Paddle's has it too."""
     global _tensor_type, _tensors
     cdef const DLPackExchangeAPI* api
     if np.PyArray_CheckExact(x):
         a = <np.ndarray>x
         # Not strings, dates and records: results are made by the type number, which lacks their size or unit.
         return np.PyArray_ISNOTSWAPPED(a) and (np.PyArray_TYPE(a) < NUMBERS or np.PyArray_TYPE(a) == HALF)
-    if _tensor_type == NULL and type(x).__name__ == "Tensor" and hasattr(type(x), "__dlpack_c_exchange_api__"):
+    if (_tensor_type == NULL and (type(x).__module__, type(x).__name__) == ("torch", "Tensor")
+            and hasattr(type(x), "__dlpack_c_exchange_api__")):
         api = <const DLPackExchangeAPI*>PyCapsule_GetPointer(type(x).__dlpack_c_exchange_api__, "dlpack_exchange_api")
         if api.major == DLPACK_MAJOR:
             _tensor_type, _tensors = <PyObject*>Py_TYPE(x), api

@@ -22,6 +22,15 @@ def op_of(average: bool | None, op: int | None) -> int:
     return found
 
 
+def shares(rows: int, size: int) -> list[int]:
+    """Share out so many rows: the first ones one more.
+
+    >>> shares(5, 3)
+    [2, 2, 1]
+    """
+    return [rows // size + (rank < rows % size) for rank in range(size)]
+
+
 def shutdown() -> None:
     """Leave the job.  Tensors under way fail; the others' do if they need this rank.  A process's end does it, too."""
     job.end()

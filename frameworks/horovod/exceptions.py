@@ -27,6 +27,10 @@ class NotInitializedError(errors.ArgumentError):
         super().__init__("Horovod has not been initialized; use hvd.init().")
 
 
+class UnsupportedError(errors.ArgumentError, NotImplementedError):
+    """Horovod's interface has it, and hocket or Horovod has not; the text says what to do."""
+
+
 class HostsUpdatedInterrupt(RuntimeError):
     """Hosts were added or removed, and training begins again without an error.  hocket itself never raises it."""
 

@@ -138,6 +138,8 @@ def carried(tensors: list[Any], run: Run, results: list[Any]) -> list[Any]:
     if tf.executing_eagerly():
         found = call(*tensors)
         return found
+    if not hasattr(tf.compat.v1.get_default_graph(), "captures"):  # of a tf.function, which keeps the order
+        raise ArgumentError("a graph of TensorFlow 1 runs calls in any order: call hocket in a tf.function, or eagerly")
     with tf.device("CPU:0"):
         found = list(tf.py_function(call, tensors, [each.dtype for each in results]))
     for made, spec in zip(found, results, strict=True):

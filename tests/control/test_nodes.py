@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +30,11 @@ def test_what_is_no_list_or_too_long_is_refused(nodes: str) -> None:
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("nodes", ["n[1-3]", "node[08-11,20]-ib,x", "r[1-2]n[0-1],login", "a[001,3,05-06]", "n[9-11]"])
-def test_as_slurm_writes_it_out(nodes: str) -> None:
-    done = subprocess.run(["scontrol", "show", "hostnames", nodes], check=True, capture_output=True, text=True)
-    assert names(nodes) == done.stdout.split()
+@pytest.mark.parametrize("nodes", ["n[1-3]", "node-ib[08-11,20],x", "r[1-2]n[0-1],login", "a[001,3,05-06]", "n[9-11]"])
+def test_as_slurm_writes_it_out(nodes: str, tmp_path: Path) -> None:
+    """Before it looks at the list, scontrol wants a cluster's configuration, though it asks no cluster."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=any\nSlurmctldHost=any\n")
+    command, env = ["scontrol", "show", "hostnames", nodes], {**os.environ, "SLURM_CONF": str(conf)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stderr) == (0, "") and names(nodes) == done.stdout.split()

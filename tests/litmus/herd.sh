@@ -16,7 +16,7 @@ for each in dune menhir ocaml git; do
 done
 rm -rf "$PLACE"
 mkdir -p "$PLACE/bin" "$PLACE/source"
-git clone --quiet --depth 1 --branch "$VERSION" "${HERD_SOURCE:-https://github.com/herd/herdtools7}" "$PLACE/source"
+git -c advice.detachedHead=false clone --quiet --depth 1 --branch "$VERSION" "${HERD_SOURCE:-https://github.com/herd/herdtools7}" "$PLACE/source"
 cd "$PLACE/source"
 echo "building herd7 $VERSION"
 sh ./version-gen.sh "$PLACE"

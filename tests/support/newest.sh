@@ -1,7 +1,7 @@
 #!/bin/sh
 # What a user gets who installs today: newest.sh INTERPRETER [STACK ...].  Each stack has an environment of its own in
 # build/newest, with the newest of everything that pip finds for this interpreter, and prints its versions and how many
-# tests passed.  PYTEST has further arguments for pytest.
+# tests passed.  WORDS has further arguments for pytest.
 set -eu
 
 ROOT=$(cd "$(dirname "$0")/../.." && pwd)
@@ -44,6 +44,6 @@ for stack in ${*:-core torch training jax clusters trees}; do
 import sys, importlib.metadata as m
 print(", ".join(f"{each} {m.version(each)}" for each in sys.argv[1:]))' $told)"
     # shellcheck disable=SC2086
-    "$place/bin/python" -m pytest --workers 2 -p no:cacheprovider $runs ${PYTEST:-} || status=1
+    "$place/bin/python" -m pytest --workers 2 -p no:cacheprovider $runs ${WORDS:-} || status=1
 done
 exit $status

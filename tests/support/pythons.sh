@@ -1,6 +1,6 @@
 #!/bin/sh
 # The core's tests on other CPythons: pythons.sh INTERPRETER [...], such as python3.12 /opt/bin/python3.14t.  Each has a
-# folder in build/pythons, with a copy of the tree and an environment of its own, and is built there.  PYTEST has further
+# folder in build/pythons, with a copy of the tree and an environment of its own, and is built there.  WORDS has further
 # arguments for pytest, such as "-k allreduce".
 #
 # An interpreter that is not here comes from Debian sid if this is root and debootstrap is installed: a system in a folder,
@@ -29,7 +29,7 @@ try() {
     .venv/bin/pytest --workers 2 -p no:cacheprovider $CORE $(printf -- '--ignore=%s ' $torch) \
         --ignore tests/transports/mpi --ignore tests/transports/test_third_party_c.py \
         --deselect tests/collectives/job/test_launchers.py::test_under_the_real_launcher \
-        --deselect tests/algorithms/drawing/test_draw.py::test_save_png ${PYTEST:-}
+        --deselect tests/algorithms/drawing/test_draw.py::test_save_png ${WORDS:-}
 }
 
 # The same inside a folder with a Debian.  Its mounts are in a namespace of their own, and end with it.

@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import ArgumentError
-from hocket.system.cores import bound, cpus
+from hocket.system.cores import bound, card_nodes, cpus, node_of
 
-TWO = {"nodes": {0: "0-7", 1: "8-15"}, "threads": 1, "gpus": [("0x1a03", 0)]}
-"""Two sockets of 8 cores (Xeon), and a graphics chip that is no GPU."""
-TURNS = {"nodes": {node: ",".join(map(str, range(node, 40, 4))) for node in range(4)}, "threads": 1}
-"""Four nodes whose CPUs are numbered in turns (Xeon)."""
+TWO = {
+    "nodes": {0: "0-7", 1: "8-15"}, "threads": 1, "gpus": [("0x1a03", 0)],
+    "infiniband": {"mlx4_0": "1", "scif0": None}, "net": {"eth0": "0", "eth1": "0", "ib0": "1", "lo": None},
+}  # fmt: skip
+"""Two sockets of 8 cores (Xeon), an InfiniBand card at the second, and a graphics chip that is no GPU."""
+TURNS = {
+    "nodes": {node: ",".join(map(str, range(node, 40, 4))) for node in range(4)}, "threads": 1,
+    "infiniband": {"qib0": "2"}, "net": {"eth0": "-1", "eth1": "-1", "ib0": "2", "lo": None},
+}  # fmt: skip
+"""Four nodes whose CPUs are numbered in turns (Xeon); of its Ethernet cards the system does not tell where they are."""
 PAIRS = {"nodes": {node: f"{node * 8}-{node * 8 + 7}" for node in range(8)}, "threads": 2}
 """Eight nodes of 4 cores with 2 threads (Opteron)."""
 SPARSE = {"nodes": {n: f"{i * 6}-{i * 6 + 5}" for i, n in enumerate((0, 1, 2, 33, 34, 45, 72, 73))}, "threads": 1}
@@ -40,6 +46,13 @@ def tree(folder: Path, told: dict) -> str:  # type: ignore[type-arg]
         place.mkdir(parents=True)
         for name, text in (("class", "0x030200"), ("vendor", maker), ("numa_node", str(node))):
             (place / name).write_text(f"{text}\n")
+    for kind in ("infiniband", "net"):
+        for name, where in told.get(kind, {}).items():
+            place = folder / f"class/{kind}/{name}"
+            place.mkdir(parents=True)
+            if where is not None:
+                (place / "device").mkdir()
+                (place / "device/numa_node").write_text(f"{where}\n")
     return str(folder)
 
 
@@ -52,6 +65,7 @@ def everybody(told: dict) -> list[int]:  # type: ignore[type-arg]
     [
         (TWO, "core", 4, ["0-3", "4-7", "8-11", "12-15"]), (TWO, "core", 3, ["0-7", "8-11", "12-15"]),
         (TWO, "numa", 4, ["0-7", "0-7", "8-15", "8-15"]), (TWO, "numa", 40, ["0-7"] * 20 + ["8-15"] * 20),
+        (TWO, "numa", 1, ["8-15"]), (TURNS, "numa", 1, [TURNS["nodes"][2]]), (BARE, "numa", 1, ["0-15"]),
         (TWO, "core", 16, [str(cpu) for cpu in range(16)]), (TWO, "none", 2, ["0-15"] * 2),
         (TURNS, "core", 4, [TURNS["nodes"][node] for node in range(4)]),
         (TURNS, "core", 8, ["0,4,8,12,16", "20,24,28,32,36", "1,5,9,13,17", "21,25,29,33,37", "2,6,10,14,18",
@@ -73,6 +87,17 @@ def test_only_what_the_process_may_use(tmp_path: Path) -> None:
     system = tree(tmp_path, TWO)
     assert bound("core", 2, [4, 5, 6, 7, 12, 13], system) == [[4, 5, 6, 7], [12, 13]]
     assert bound("numa", 2, [12, 13], system) == [[12, 13], [12, 13]]
+
+
+def test_cards_and_the_node_of_a_process(tmp_path: Path) -> None:
+    """RDMA devices before others; one node of several, or none."""
+    two, turns = tree(tmp_path / "two", TWO), tree(tmp_path / "turns", TURNS)
+    ethernet = tree(tmp_path / "ethernet", {**TWO, "infiniband": {}})
+    assert card_nodes(two) == {"mlx4_0": 1} and card_nodes(turns) == {"qib0": 2}
+    assert card_nodes(ethernet) == {"eth0": 0, "eth1": 0, "ib0": 1} and card_nodes(str(tmp_path)) == {}
+    assert [node_of(some, two) for some in ([8, 15], [0], [7, 8], [99])] == [1, 0, -1, -1]
+    one = tree(tmp_path / "one", {"nodes": {0: "0-1"}, "threads": 1})
+    assert node_of([0, 1], one) == node_of([0], str(tmp_path)) == -1
 
 
 def test_more_ranks_than_cores(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from support.compiled import compiled
 
@@ -50,3 +53,10 @@ def test_the_other_order_of_bytes_is_refused_when_it_is_compiled() -> None:
     command = ["gcc", *swapped, "-w", f"-I{ROOT}", "-fsyntax-only", "-x", "c", str(ROOT / "transports/tcp/frame.h")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode and "hocket needs a little-endian processor" in done.stderr
+
+
+def test_the_other_order_of_bytes_is_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "byteorder", "big")
+    with pytest.raises(SystemExit, match="^hocket needs a little-endian processor: ranks exchange numbers as"):
+        runpy.run_path("setup.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,40 @@ def test_ends_and_tracebacks_are_the_same(tmp_path: Path) -> None:
     assert any("KeyError: 'missing'" in line for line in ours[2])
     code, _, err = ended([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
     assert code == 137 and "was killed by SIGKILL" in err[0]
+
+
+LEFT = """
+import atexit, os, sys, threading, time, weakref
+import numpy as np
+
+class Last:
+    def __del__(self, np=np):
+        print("dropped", np.ones(2).tolist(), flush=True)
+        import gc
+
+class Held:
+    pass
+
+file = open(sys.argv[1] + os.environ["HOCKET_RANK"], "w")
+file.write("flushed though nobody closes it")
+last, held = Last(), Held()
+weakref.finalize(held, print, "finalized")
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (time.sleep(0.1), print("a thread"))).start()
+"""
+
+
+def test_the_end_of_a_forked_rank_is_that_of_a_started_one(tmp_path: Path) -> None:
+    """Threads, finalizers, files that nobody closes; what runs so late finds NumPy whole, and can import nothing."""
+    (tmp_path / "left.py").write_text(LEFT)
+    ends = []
+    for options in ([], ["--no-fork"]):
+        told = tmp_path / f"told-{len(options)}-"
+        code, out, err = ended([sys.executable, str(tmp_path / "left.py"), str(told)], *options)
+        ends.append((code, sorted(out), [re.sub("0x[0-9a-f]+", "", line) for line in err]))
+        assert [Path(f"{told}{rank}").read_text() for rank in range(2)] == ["flushed though nobody closes it"] * 2
+    assert ends[0] == ends[1] and len(ends[0][1]) == 8, ends
+    assert sum("ImportError" in line for line in ends[0][2]) == 2, ends
 
 
 def test_forked_ranks_die_with_a_killed_launcher_and_the_server_is_gone_when_they_run() -> None:

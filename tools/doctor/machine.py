@@ -36,6 +36,7 @@ LIMITS = (
     ("-v", "address space, KiB", resource.RLIMIT_AS, 1024, "shared memory of all local ranks is mapped"),
 )
 FEW_FILES = 256
+SLOWER = "; this processor has no AVX2 with F16C: sums and codecs take longer, and have the same bits"
 SELF_TEST = """
 import statistics, sys, time
 import numpy, hocket
@@ -84,7 +85,7 @@ def _processor() -> Iterator[str]:
     from hocket.kernels.cpu.reduce import features
     from hocket.system.cores import usable_cores
 
-    yield f"kernels: {features()}"
+    yield f"kernels: {features()}{SLOWER * (features() == 'base: sse2')}"
     usable, all_cores = usable_cores(), os.cpu_count()
     yield f"cores: {usable} usable of {all_cores} (affinity {len(os.sched_getaffinity(0))}, then the cgroup's quota)"
     load = os.getloadavg()[0]

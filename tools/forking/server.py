@@ -7,6 +7,7 @@ launcher while that is a subreaper (prctl(2)).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -41,6 +42,12 @@ class Order(NamedTuple):
     """It runs on these alone; none named: on all of the server's."""
 
 
+SHARED: list[str] = []
+"""In a rank: the modules that were there before it was forked."""
+OWN = {"__main__", "builtins", "sys"}
+"""These hold what the program itself has made, so they are taken down at its end."""
+
+
 def forget_this_folder(ours: str) -> None:
     """Leave no trace of how this began: neither for the program nor for what it starts."""
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != ours]
@@ -56,6 +63,7 @@ def serve() -> None:
     fd, _, folder = os.environ.pop(PLACE).partition(":")
     launcher = socket.socket(fileno=int(fd))
     parent = os.getppid()
+    atexit.register(_leave)  # before others register anything, so it comes behind them
     try:
         for module in MODULES:
             import_module(module)
@@ -139,12 +147,24 @@ def _become(order: Order, fds: list[int], launcher: int) -> None:
             os.close(fd)
         else:
             os.environ[target] = str(fd)
+    SHARED.extend(sys.modules.keys() - OWN)
     if order.cores:
         os.sched_setaffinity(0, order.cores)
     os.environ.update(order.environ)
     if "numpy.random" in sys.modules:  # Python's own generator does so by itself
         import_module("numpy.random").seed()
     _thaw(vars(sys.modules["__main__"]))
+
+
+def _leave() -> None:
+    """Keep Python's end from taking those modules apart: it would copy the pages that all ranks share, in each of them.
+
+    The program's own modules and globals are taken down as ever.  Without this a rank's end takes 15 ms more of CPU.
+    """
+    for name in SHARED:
+        if (module := sys.modules.get(name)) is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+            sys.modules[name] = None  # type: ignore[assignment]  # as Python itself does it then
 
 
 def _thaw(one: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ class RingChannels:
     size: int
     offset: int
     circle: int
+    blocks: list[tuple[int, int, int]]
     usual: tuple[Rule, Rule]
     def __init__(self, rank: int, windows: list[Window | None], pids: list[int] | None = None) -> None: ...
     @property

@@ -88,10 +88,15 @@ def circle(own_cache, peers):
     return min(max(1 << max(0, each.bit_length() - 1), LEAST), MOST)
 
 
+cdef struct Taker:
+    void* channels
+    int reader      # of a multicast slot: the first one
+
+
 cdef char* take(void* taker, size_t nbytes, const char** why) noexcept nogil:
     """Memory of the window's, kept until the channels are closed and no peer reads it.  NULL: there is none."""
     with gil:
-        return (<RingChannels>taker).more(nbytes, why)
+        return (<RingChannels>(<Taker*>taker).channels).more((<Taker*>taker).reader, nbytes, why)
 
 
 cdef class RingChannels:
@@ -108,8 +113,9 @@ cdef class RingChannels:
     cdef readonly size_t offset
     cdef hk_producer* producers
     cdef hk_consumer* consumers
+    cdef Taker* takers
     cdef hk_shared_slots shared
-    cdef list blocks        # (offset, bytes) of its window that it has
+    cdef readonly list blocks   # (offset, bytes, the NUMA node of who reads it) of its window that it has
     cdef bytes full         # why it could have no more, once that was so
     cdef bint closed
     cdef readonly uint32_t circle       # bytes that the slots of one ring go round in
@@ -127,22 +133,24 @@ cdef class RingChannels:
         self.offset = self.own.alloc(HK_RINGS_BYTES(self.size))
         self.producers = <hk_producer*>calloc(self.size, sizeof(hk_producer))
         self.consumers = <hk_consumer*>calloc(self.size, sizeof(hk_consumer))
-        if self.producers == NULL or self.consumers == NULL:
+        self.takers = <Taker*>calloc(self.size, sizeof(Taker))
+        if self.producers == NULL or self.consumers == NULL or self.takers == NULL:
             raise MemoryError
-        self.blocks = [(self.offset, HK_RINGS_BYTES(self.size))]
+        self.blocks = [(self.offset, HK_RINGS_BYTES(self.size), -1)]
         self.shared.count, self.shared.most = HK_FIRST_SHARED, HK_SHARED_SLOTS
         for i in range(HK_SHARED_SLOTS):
             self.shared.reader[i] = <hk_producer**>calloc(self.size, sizeof(hk_producer*))
             self.shared.until[i] = <uint32_t*>calloc(self.size, sizeof(uint32_t))
 
-    cdef char* more(self, size_t nbytes, const char** why) noexcept:
+    cdef char* more(self, int reader, size_t nbytes, const char** why) noexcept:
+        node = (<Window>self.windows[reader]).node
         try:
-            offset = self.own.alloc(nbytes)
+            offset = self.own.alloc(nbytes, node)
         except Exception as error:
             self.full = self.full or str(error).encode()    # channels point to it
             why[0] = self.full
             return NULL
-        self.blocks.append((offset, nbytes))
+        self.blocks.append((offset, nbytes, node))
         return self.own.base + <size_t>offset
 
     def offer(self):
@@ -194,7 +202,8 @@ cdef class RingChannels:
         p.far, p.self = far, os.getpid()
         p.far_moved, p.far_reduced = self.far_moved, self.far_reduced
         p.ring = <hk_ring*>(self.own.base + self.offset) + peer
-        p.shared, p.take, p.taker = &self.shared, take, <void*>self
+        self.takers[peer].channels, self.takers[peer].reader = <void*>self, peer
+        p.shared, p.take, p.taker = &self.shared, take, <void*>&self.takers[peer]
         p.slots_bytes, p.slots_most = HK_FIRST_CIRCLE, self.circle
         p.peer_bell = <uint32_t*>(theirs.base + BELL)
         p.base.bell = <uint32_t*>(self.own.base + BELL)
@@ -229,6 +238,7 @@ cdef class RingChannels:
             for i in range(self.size):
                 free(self.consumers[i].stage)
         free(self.producers)
+        free(self.takers)
         free(self.consumers)
         for i in range(HK_SHARED_SLOTS):
             free(self.shared.reader[i])

@@ -30,10 +30,11 @@ from typing import Any
 from hocket.control.dial import connect
 from hocket.control.handshake import Hello
 from hocket.errors import PeerLostError, TransportError
+from hocket.system.cores import node_of
 from hocket.system.machine import boot_id, new_folder
 from hocket.transports.base import Context, Traits
 from hocket.transports.shm.channels import EAGER, NO_MEMORY, SLOT, RingChannels
-from hocket.transports.shm.window import LEAST, LITTLE, RESERVE, Window, address_limit, read_memory, room
+from hocket.transports.shm.window import LEAST, LITTLE, NODES, RESERVE, Window, address_limit, read_memory, room
 
 PURPOSE = "shm"
 ADDRESSES = struct.Struct("=Q")
@@ -55,6 +56,7 @@ class ShmTransport:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.window = Window(reserve=LITTLE)
+        self.window.node = node_of(os.sched_getaffinity(0))
         self.windows: list[Window | None] = [None] * context.size
         self.windows[context.rank] = self.window
         self.pids = [NO_MEMORY] * context.size
@@ -84,7 +86,7 @@ class ShmTransport:
         window = self.window
         return {
             "boot": boot_id(), "path": self._listener.address[1], "token": window.token.hex(),
-            "kept": window.token_address, "limit": address_limit(),
+            "kept": window.token_address, "limit": address_limit(), "node": window.node,
         }  # fmt: skip
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
@@ -114,7 +116,7 @@ class ShmTransport:
                 refusals[r] = f"no connection to its socket: {error}"
         for r in open_to:
             if refusals[r] is None:
-                refusals[r] = self._take(links[r], r, offers[r]["token"])
+                refusals[r] = self._take(links[r], r, offers[r])
                 self.pids[r] = _readable(links[r], offers[r])
         for link in links.values():
             link.close()
@@ -161,22 +163,25 @@ class ShmTransport:
                     raise TransportError(f"rank {rank} did not connect to {self._listener.address[1]} in time")
             return self._arrived[rank]
 
-    def _take(self, link: socket.socket, rank: int, token: str) -> str | None:
+    def _take(self, link: socket.socket, rank: int, offer: Any) -> str | None:
         try:
             fd, reserved = _receive(link)
             window = Window(fd, reserve=reserved)
         except (OSError, TransportError) as error:
             return f"its window could not be mapped: {error}"
-        if window.token.hex() != token:
+        if window.token.hex() != offer["token"]:
             return "its window does not hold the promised token"
+        window.node = offer["node"] if offer["node"] in range(NODES) else -1
         self.windows[rank] = window
         return None
 
     def detail(self, rank: int) -> str:
         """For people: how long messages come from there."""
+        window = self.windows[rank]
+        at = "" if window is None or window.node < 0 else f"; slots that it reads lie on its NUMA node, {window.node}"
         if self.pids[rank] == NO_MEMORY:
-            return "copied twice, as the system does not let this process read that one's memory"
-        return "that process's memory can be read"
+            return f"copied twice, as the system does not let this process read that one's memory{at}"
+        return f"that process's memory can be read{at}"
 
     def channels(self, name: str, index: int, members: Sequence[int]) -> RingChannels:
         return RingChannels(index, [self.windows[r] for r in members], [self.pids[r] for r in members])

@@ -27,11 +27,21 @@ from hocket.errors import TransportError
 cdef extern from "sys/mman.h" nogil:
     int MAP_NORESERVE
 
+cdef extern from "linux/mempolicy.h" nogil:
+    enum: MPOL_PREFERRED
+
+cdef extern from "sys/syscall.h" nogil:
+    long SYS_mbind
+
+cdef extern from "unistd.h" nogil:
+    long syscall(long, ...)
+
 cdef extern from "system/atomics.h" nogil:
     uint32_t hk_load32(const uint32_t*)
 
 RESERVE = 1 << 36       # addresses kept for a window: 64 GiB, or less where `room` says so
 LITTLE = FIRST          # as long as nobody knows how many ranks there are
+NODES = 1024            # of NUMA, as many as Linux has
 LEAST = 1 << 25         # with less, a few communicators of many ranks would fill it
 ALL = 1 << 46           # addresses for all windows together: half of what a process has
 HINTS = {errors.EFBIG: "; `ulimit -f` limits it, which counts shared memory as a file"}
@@ -87,7 +97,7 @@ cdef class Window:
     def __cinit__(self, int fd=-1, bint private=False, size_t reserve=RESERVE):
         cdef bint own = fd < 0
         self.base = NULL
-        self.fd, self.private = fd, private
+        self.fd, self.private, self.node = fd, private, -1
         self.holes, self.retired = [], []
         self.lock = threading.Lock()
         if own and not private:
@@ -158,25 +168,38 @@ cdef class Window:
                 fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.size = size
 
-    def alloc(self, size_t nbytes):
-        """The offset of `nbytes` fresh bytes, page aligned and zero."""
+    def alloc(self, size_t nbytes, int node=-1):
+        """The offset of `nbytes` fresh bytes, page aligned and zero.  `node`: of whoever reads them, where they will lie."""
         cdef size_t want = (max(nbytes, 1) + PAGE - 1) // PAGE * PAGE
         cdef size_t offset
         with self.lock:
             self._take_back()
             for hole in self.holes:
-                if hole[0] == want:
+                if hole[0] == want and hole[2] == node:
                     self.holes.remove(hole)
                     offset = hole[1]
                     memset(self.base + offset, 0, want)
                     return offset
             offset = self.size
+            self._place(offset, want, node)
             self._grow(self.size + want)
             return offset
 
-    def release(self, size_t offset, size_t nbytes):
-        """Give `alloc`'s bytes back; a later `alloc` of the same size takes them again."""
-        self.holes.append(((max(nbytes, 1) + PAGE - 1) // PAGE * PAGE, offset))
+    cdef void _place(self, size_t offset, size_t nbytes, int node):
+        """Before these pages are there: they come from this NUMA node, as long as it has some.
+
+        To grow takes them at once, for the owner, who only writes: without this they would lie on its own node.  A
+        system that refuses this (a container, no such node) has them there.
+        """
+        cdef unsigned long[16] mask     # NODES bits
+        if 0 <= node < NODES and offset + nbytes <= self.reserved:
+            memset(mask, 0, sizeof(mask))
+            mask[node // 64] = 1UL << (node % 64)
+            syscall(SYS_mbind, self.base + offset, nbytes, <int>MPOL_PREFERRED, mask, <unsigned long>NODES, <int>0)
+
+    def release(self, size_t offset, size_t nbytes, int node=-1):
+        """Give `alloc`'s bytes back; a later `alloc` of the same size and node takes them again."""
+        self.holes.append(((max(nbytes, 1) + PAGE - 1) // PAGE * PAGE, offset, node))
 
     cdef void retire(self, list words, list blocks):
         """Give these blocks back when every reader of them has set its word, of which these are the addresses."""
@@ -187,8 +210,8 @@ cdef class Window:
             words, blocks = each
             if all(hk_load32(<uint32_t*><uintptr_t>word) for word in words):
                 self.retired.remove(each)
-                for offset, nbytes in blocks:
-                    self.release(offset, nbytes)
+                for block in blocks:
+                    self.release(*block)
 
     def leave(self):
         """Close the descriptor: no further growth.  What is mapped stays until the last array in it has gone."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Any
 
 from hocket.errors import ArgumentError, TransportError
+from hocket.system.cores import card_nodes, node_of
 from hocket.transports.verbs.device import Device, devices
 from hocket.transports.verbs.ends import Path
 
@@ -82,13 +84,17 @@ def wanted(text: str) -> tuple[str, int | None, int | None]:
 
 
 def choose(setting: str = "") -> Port:
-    """The port to use: the one that was asked for, else the first that is active.  TransportError says why none is."""
+    """The port to use: the one that was asked for, else the first that is active, of this rank's NUMA node if there is.
+
+    TransportError says why none is.
+    """
     name, number, gid_index = wanted(setting) if setting else ("", None, None)
     names = devices()
     if name and name not in names:
         raise ArgumentError(f"HOCKET_RDMA={setting}: no RDMA device {name}; known: {', '.join(names) or '(no device)'}")
     refused = []
-    for each in [name] if name else names:
+    own, nodes = node_of(os.sched_getaffinity(0)), card_nodes()
+    for each in [name] if name else sorted(names, key=lambda each: own >= 0 and nodes.get(each) != own):
         device = Device(each)
         if number and number > device.ports:
             device.close()

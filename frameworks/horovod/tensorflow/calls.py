@@ -12,12 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 import hocket.tensorflow
-from hocket.errors import ArgumentError
-from hocket.horovod.basics import OPS, Adasum, Average, op_of
-from hocket.horovod.exceptions import in_horovods_words
+from hocket.horovod.basics import OPS, Adasum, Average, Sum, op_of
+from hocket.horovod.exceptions import UnsupportedError, in_horovods_words
 from hocket.horovod.process_sets import ProcessSet, global_process_set
-from hocket.horovod.tensorflow.basics import everybody
+from hocket.horovod.tensorflow.basics import of_set, place
 from hocket.horovod.tensorflow.compression import Compression
+from hocket.horovod.tensorflow.rows import grouped_allgather, scaled, slanted
 
 
 @in_horovods_words()
@@ -38,16 +38,17 @@ def grouped_allreduce(
     postscale_factor: float = 1.0, name: str | None = None, process_set: ProcessSet = global_process_set,
 ) -> list[Any]:  # fmt: skip
     """Several together, as one call."""
-    comm, number = everybody(process_set), op_of(average, op)
+    comm, number = of_set(process_set), op_of(average, op)
     if number == Adasum:
-        raise ArgumentError("op=hvd.Adasum is not there for TensorFlow: use Average, or hocket.horovod.torch")
+        raise UnsupportedError("hvd.Adasum is not there for TensorFlow: use Average, or hocket.horovod.torch")
     dense = [each for each in tensors if not isinstance(each, tf.IndexedSlices)]
-    packed = [compression.compress(tf.convert_to_tensor(each) * _like(prescale_factor, each)) for each in dense]
+    if len(dense) < len(tensors) and (number not in (Average, Sum) or (prescale_factor, postscale_factor) != (1, 1)):
+        raise UnsupportedError("IndexedSlices are summed or averaged, without factors: pass tf.convert_to_tensor(x)")
+    packed = [compression.compress(scaled(tf.convert_to_tensor(each), prescale_factor)) for each in dense]
     sent = hocket.tensorflow.allreduce([each for each, _ in packed], OPS[number], comm=comm)
     found = iter([
-        compression.decompress(each, ctx) * _like(postscale_factor, each)
-        for each, (_, ctx) in zip(sent, packed, strict=True)
-    ])  # fmt: skip
+        scaled(compression.decompress(each, ctx), postscale_factor) for each, (_, ctx) in zip(sent, packed, strict=True)
+    ])
     share = comm.size if number == Average else 1
     return [
         _slices(each, share, comm) if isinstance(each, tf.IndexedSlices) else next(found) for each in tensors
@@ -56,21 +57,17 @@ def grouped_allreduce(
 
 @in_horovods_words()
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """All ranks' rows, in rank order.  Ranks may have different numbers of them."""
-    return hocket.tensorflow.allgather(tensor, comm=everybody(process_set))
+    """All ranks' rows, in rank order.  Ranks may have different numbers of them.  Gradient: the mean, as in Horovod."""
+    return grouped_allgather([tensor], process_set=process_set)[0]
 
 
 @in_horovods_words()
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The tensor of rank `root_rank`, as a new tensor."""
-    return hocket.tensorflow.broadcast(tensor, root_rank, comm=everybody(process_set))
-
-
-def _like(factor: float, tensor: Any) -> Any:
-    """1 for tensors that are not scaled: integers too."""
-    return 1 if factor == 1 else tf.cast(factor, tensor.dtype)
+    """The tensor of rank `root_rank`, as a new tensor.  Gradient: the mean, at the root, as in Horovod."""
+    comm = of_set(process_set)
+    return slanted(hocket.tensorflow.broadcast(tensor, place(process_set, root_rank), comm=comm), 1 / comm.size)
 
 
 def _slices(slices: Any, share: int, comm: Any) -> Any:

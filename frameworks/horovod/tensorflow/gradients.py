@@ -9,10 +9,13 @@ import tensorflow as tf
 
 from hocket.errors import ArgumentError
 from hocket.horovod.basics import OPS, Average, Sum
+from hocket.horovod.exceptions import UnsupportedError
 from hocket.horovod.process_sets import ProcessSet, global_process_set
-from hocket.horovod.tensorflow.basics import everybody
+from hocket.horovod.tensorflow.basics import of_set
 from hocket.horovod.tensorflow.compression import Compression
 from hocket.tensorflow import gradients
+
+LOCAL = "leave the variables that are each rank's own out of what is averaged"
 
 
 class Reduction:
@@ -31,7 +34,7 @@ class Reduction:
 
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """All ranks' gradients.  None stays None where all ranks have none."""
-        comm = everybody(self.process_set)
+        comm = of_set(self.process_set)
         packed: list[Any] = []
         contexts: list[Any] = []
         for grad in grads:
@@ -70,6 +73,8 @@ class DistributedGradientTape:
         self._reduction = Reduction(compression, sparse_as_dense, op, gradient_predivide_factor, process_set)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("register_local_"):
+            raise UnsupportedError(f"{name} is not there: {LOCAL}")
         return getattr(self._tape, name)
 
     def __enter__(self) -> DistributedGradientTape:

@@ -13,6 +13,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from hocket import Communicator
 from hocket.compression import AdaSum, Bucket, Compressor
 from hocket.compression.sparse.coo import allreduce_coo
+from hocket.horovod.basics import shares
 from hocket.horovod.torch.tensors import Tensor, Tensors, flat, row_unit, scaled_
 from hocket.training.agreeing import AUTO, Order, Pending, Request
 
@@ -204,15 +205,6 @@ def _reducescatter(comm: Communicator, request: Request, of: Tensors, counts: Se
 
 def _sparse_allreduce(comm: Communicator, request: Request, of: Tensors, counts: Sequence[Any]) -> list[Tensor]:
     return [allreduce_coo(comm, x, request.op) for x in of.inputs]
-
-
-def shares(rows: int, size: int) -> list[int]:
-    """Share out so many rows: the first ones one more.
-
-    >>> shares(5, 3)
-    [2, 2, 1]
-    """
-    return [rows // size + (rank < rows % size) for rank in range(size)]
 
 
 def _into(out: Tensor, call: Callable[[Tensor], Any]) -> None:

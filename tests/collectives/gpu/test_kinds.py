@@ -147,3 +147,35 @@ def test_dlpack_of_host_memory() -> None:
         assert (before == comm.rank + 1).all() and (fixed == 1).all()
 
     hocket.local_world(2).run(body)
+
+
+def test_tensors_of_others_that_look_like_torchs() -> None:
+    """Paddle's have a data_ptr and DLPack; one that wants a gradient keeps its memory.  MindSpore's have no DLPack."""
+
+    class Tensor(InMemory):
+        __dlpack_c_exchange_api__ = None
+
+        def data_ptr(self) -> int:
+            raise AssertionError("it was taken for torch's")
+
+    class Training(Tensor):
+        def __dlpack__(self, **how: Any) -> Any:
+            raise BufferError("it requires gradients: use detach()")
+
+    class OfMindSpore:
+        data_ptr = Tensor.data_ptr
+
+        def asnumpy(self) -> Any:
+            return np.ones(3)
+
+    def body(comm: hocket.Communicator) -> None:
+        x = np.ones(3)
+        for _ in range(3):  # the quick way is for calls that were made before
+            comm.allreduce(Tensor(x))
+        assert (x == 8).all()
+        with pytest.raises(hocket.ArgumentError, match=r"x does not give its memory away: .* use detach\(\)"):
+            comm.allreduce(Training(x))
+        with pytest.raises(hocket.ArgumentError, match=r"x is an? .*: pass x\.asnumpy\(\), or a NumPy array"):
+            comm.allreduce(OfMindSpore())
+
+    hocket.local_world(2).run(body)

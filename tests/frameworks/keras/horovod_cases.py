@@ -86,12 +86,115 @@ def values() -> None:
         v = tf.Variable(2.0)
         loss = hvd.allreduce(v * float(rank + 1), op=hvd.Average) * (rank + 1)
     assert tape.gradient(loss, v).numpy() == (size + 1) / 2 * (rank + 1)
-    for wrong in (lambda: hvd.elastic, lambda: hvd.allreduce(x, op=hvd.Adasum), lambda: hvd.init(process_sets=[1])):
-        try:
-            wrong()
-        except hocket.ArgumentError:
-            continue
-        raise AssertionError("no error")
+    slices = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([0]))
+    refused("Average", lambda: hvd.allreduce(x, op=hvd.Adasum), NotImplementedError)
+    refused("are summed or averaged", lambda: hvd.allreduce(slices, op=hvd.Max), NotImplementedError)
+    refused("without factors", lambda: hvd.allreduce(slices, prescale_factor=2.0), NotImplementedError)
+    for name, remedy in hvd.REFUSED.items():
+        refused(f"hvd.{name} is not there for TensorFlow: {remedy}", lambda name=name: getattr(hvd, name))
+
+
+def refused(words: str, call: Callable[[], Any], kind: type[Exception] = hocket.ArgumentError) -> None:
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), error
+        return
+    raise AssertionError(f"no error of {words!r}")
+
+
+@case
+def moved_rows() -> None:
+    """On any number of ranks: rank r's rows are numbered from 100 r on, and each rank sends d + 1 of them to rank d."""
+    rank, size = hvd.rank(), hvd.size()
+    splits = [d + 1 for d in range(size)]
+    own = np.arange(sum(splits), dtype="float32") + 100 * rank
+    first = sum(splits[:rank])
+
+    def sent() -> Any:
+        return hvd.alltoall(tf.constant(own)[:, None], splits)
+
+    for call in (sent, tf.function(sent)):
+        found, received = call()
+        assert received.numpy().tolist() == [rank + 1] * size and found.shape == (size * (rank + 1), 1)
+        assert found.numpy().ravel().tolist() == [100 * r + first + i for r in range(size) for i in range(rank + 1)]
+    assert hvd.alltoall(tf.range(size) + 10 * rank).numpy().tolist() == [10 * r + rank for r in range(size)]
+    v = tf.Variable(np.ones(sum(splits) + 2, "float32"))  # the last two rows are not sent
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(hvd.alltoall(v, splits)[0]) * (rank + 1)
+    grad = tape.gradient(loss, v).numpy().tolist()
+    assert grad == [d + 1.0 for d in range(size) for _ in range(d + 1)] + [0, 0], grad
+
+    rows = tf.constant(np.arange(2 * size + 1, dtype="float32"))  # the first rank has one more
+    mine = np.array_split(rows.numpy(), size)[rank]
+    for op, factor in ((hvd.Sum, size), (hvd.Average, 1)):
+        assert hvd.reducescatter(rows, op=op).numpy().tolist() == (mine * factor).tolist()
+    many = hvd.grouped_reducescatter([rows, tf.cast(rows, tf.int32)], op=hvd.Sum, prescale_factor=0.5)
+    assert many[0].numpy().tolist() == (mine * size / 2).tolist() and many[1].dtype == tf.int32
+    v = tf.Variable(rows)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(hvd.reducescatter(v, op=hvd.Sum)) * (rank + 1)
+    shares = [len(each) for each in np.array_split(rows.numpy(), size)]
+    assert tape.gradient(loss, v).numpy().tolist() == [size * (r + 1.0) for r, n in enumerate(shares) for _ in range(n)]
+    a, b = hvd.grouped_allgather([tf.fill([rank + 1], rank), tf.ones([1, 2])])
+    assert a.shape[0] == sum(range(1, size + 1)) and b.shape == (size, 2)
+    assert hvd_keras.reducescatter([[1.0]] * size).numpy().tolist() == [[1.0]]
+
+    refused("hvd.alltoall: splits=[1] must be", lambda: hvd.alltoall(rows, [1])) if rank == 0 else refused(
+        "rank 0 has splits that it cannot send", lambda: hvd.alltoall(rows, splits), hocket.MismatchError)
+    refused("splits must be integers", lambda: hvd.alltoall(rows, [1.0] * size))
+    refused("has no rows", lambda: hvd.reducescatter(1.0))
+    numbers = [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op(), hvd.process_set_included_op()]
+    assert list(map(int, numbers)) == [rank, size, hvd.local_rank(), hvd.local_size(), 1]
+    assert hvd.broadcast_object_fn(size - 1)(rank) == size - 1
+    (value,) = hvd.broadcast_([tf.Variable(float(rank))], size - 1)
+    assert value.numpy() == size - 1 and hvd.DistributedOptimizer is hvd_keras.DistributedOptimizer
+
+
+@case
+def gradients_as_in_horovod() -> None:
+    """Horovod divides those of allgather and broadcast by the ranks, where the sum would be the derivative."""
+    rank, size = hvd.rank(), hvd.size()
+    v = tf.Variable([1.0, 2.0])
+    for call, wanted in (
+        (hvd.allgather, (size + 1) / 2), (lambda x: hvd.grouped_allgather([x])[0], (size + 1) / 2),
+        (lambda x: hvd.broadcast(x, 0), 0.0 if rank else (size + 1) / 2),
+    ):  # fmt: skip
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(call(v)) * (rank + 1)
+        assert tape.gradient(loss, v).numpy().tolist() == [wanted, wanted]
+
+
+@case
+def a_graph_of_tensorflow_1() -> None:
+    """It runs what is ready, so ranks would make their calls in other orders."""
+    with tf.Graph().as_default():
+        refused("a graph of TensorFlow 1 runs calls in any order", lambda: hvd.allreduce(tf.ones([3])))
+
+
+@case
+def process_sets() -> None:
+    """The last two of three ranks, numbered as in the job; rank 0 takes no part in their calls."""
+    two = hvd.add_process_set([1, 2])
+    assert int(hvd.size_op(two.process_set_id)) == 2 and two.included() == (hvd.rank() > 0)
+    x = tf.constant(float(hvd.rank()))
+    if two.included():
+        assert hvd.allreduce(x, op=hvd.Sum, process_set=two).numpy() == 3
+        assert hvd.allgather(x[None], process_set=two).numpy().tolist() == [1, 2]
+        assert hvd.broadcast(x, 2, process_set=two).numpy() == 2
+        assert hvd.broadcast_object(hvd.rank(), 1, process_set=two) == 1
+        assert hvd.alltoall(tf.fill([2], x), process_set=two).numpy().tolist() == [1, 2]
+        assert hvd.reducescatter(tf.fill([2], x), process_set=two).numpy().tolist() == [1.5]
+        v = tf.Variable(1.0)
+        with tf.GradientTape() as tape:
+            loss = v * x
+        assert hvd.DistributedGradientTape(tape, process_set=two).gradient(loss, v).numpy() == 1.5
+        refused("root_rank=0 is not one of the ranks", lambda: hvd.broadcast(x, 0, process_set=two))
+    else:
+        refused("rank 0 is not part of", lambda: hvd.allreduce(x, process_set=two))
+    assert hvd.allreduce(x).numpy() == 1
+    assert hvd.remove_process_set(two)
+    refused("is not registered", lambda: hvd.allreduce(x, process_set=two))
 
 
 @case

@@ -15,7 +15,10 @@ if keras.backend.backend() != "tensorflow":
 
 pytestmark = pytest.mark.timeout(400)
 PATH = os.pathsep.join([jobs.SOURCES, jobs.TESTS, str(Path(__file__).parent)])
-CASES = ("values", "tape_and_variables", "optimizer_and_callbacks", "rates", "loaded", "wrong")
+CASES = (
+    "values", "moved_rows", "gradients_as_in_horovod", "a_graph_of_tensorflow_1", "tape_and_variables",
+    "optimizer_and_callbacks", "rates", "loaded", "wrong",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("legacy", ["0", "1"], ids=["keras 3", "keras 2"])
@@ -23,6 +26,11 @@ def test_two_ranks(legacy: str) -> None:
     source = f"import horovod_cases\nhorovod_cases.run(*{CASES})\n"
     env = {"PYTHONPATH": PATH, "TF_USE_LEGACY_KERAS": legacy, "KERAS_BACKEND": "tensorflow"}
     jobs.run(2, source, 300.0, stay=False, TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1", **env)
+
+
+def test_three_ranks_and_a_process_set_of_two() -> None:
+    source = "import horovod_cases\nhorovod_cases.run('moved_rows', 'process_sets')\n"
+    jobs.run(3, source, 300.0, stay=False, TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1", PYTHONPATH=PATH)
 
 
 def test_run_starts_ranks_and_returns_what_they_did(tmp_path: Path) -> None:

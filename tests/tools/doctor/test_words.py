@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any
 
 import pytest
 
-from hocket.tools.doctor import clocks, facts, units, words
+from hocket.kernels.cpu import reduce
+from hocket.tools.doctor import clocks, facts, machine, units, words
 from hocket.tools.doctor.differences import different, warnings
 from hocket.tools.doctor.links import Speed
 from hocket.tools.doctor.matrix import matrices
@@ -222,3 +224,13 @@ def test_units() -> None:
     assert [units.rate(r) for r in (9e4, 1.1e7, 1.25e9)] == ["90 kB/s", "11 MB/s", "1.2 GB/s"]
     assert units.ranks([3]) == "rank 3" and units.ranks([5, 0, 1, 2]) == "ranks 0-2, 5"
     assert units.listed("abc") == "a, b and c" and units.listed("abcdefg", 3) == "a, b and 5 more"
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="elsewhere there is one level of kernels")
+def test_a_processor_without_the_extensions_is_told() -> None:
+    best = reduce.levels()[-1]
+    reduce.use_level("base")
+    told = next(machine._processor())
+    reduce.use_level(best)
+    assert told.startswith("kernels: base: sse2; this processor has no AVX2")
+    assert best == "base" or "no AVX2" not in next(machine._processor())

@@ -6,9 +6,12 @@ import array
 import fcntl
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
+from hocket.collectives.plans.instr import Instr
+from hocket.conformance.ends import End, Side, data, pieces
 from hocket.errors import TransportError
 from hocket.transports.shm import transport
 from hocket.transports.shm.channels import RingChannels
@@ -84,6 +87,31 @@ def test_a_block_beyond_the_end_of_a_peers_window_is_refused() -> None:
         with pytest.raises(TransportError, match="outside its window"):
             rings.open(1, {"at": at, "reads": []})
     rings.open(1, RingChannels(1, [mine, their_own]).offer())
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/numa_maps"), reason="this kernel knows no NUMA nodes")
+def test_slots_lie_on_the_node_of_their_reader() -> None:
+    """The kernel tells that a block for a reader on node 0 is asked of it.  A node that is none is no error."""
+    mine = Window()
+    block = mine.alloc(64 * 4096, 0)
+    mine.alloc(64 * 4096, 1023)
+    plain = mine.alloc(64 * 4096)
+    told = [line.split() for line in Path("/proc/self/numa_maps").read_text().splitlines() if "memfd:hocket" in line]
+    how = {int(at, 16) - mine.address: policy for at, policy, *_ in told}
+    assert how[block].startswith("prefer") and how[max(at for at in how if at <= plain)] == "default"
+    mine.release(block, 64 * 4096, 0)
+    assert mine.alloc(64 * 4096) != block and mine.alloc(64 * 4096, 0) == block  # holes too
+
+
+def test_each_readers_slots_are_asked_of_its_node() -> None:
+    windows = [Window() for _ in range(3)]
+    windows[1].node = 0
+    rings = [RingChannels(rank, windows) for rank in range(3)]
+    sides = [Side(*rings[0].open(peer, rings[peer].offer()), rings[0]) for peer in (1, 2)]
+    sender = End(0, [None, *sides])
+    for peer in (1, 2):
+        sender.run(Instr("send", [peer], src=pieces(0, 8192)), tag=1, source=data(8192))
+    assert [node for _, _, node in rings[0].blocks] == [-1, 0, -1]
 
 
 @pytest.mark.parametrize("offer", [{}, None, {"at": "8192", "reads": []}, {"at": -1, "reads": []}, {"at": 8192}])

@@ -15,6 +15,7 @@ from hocket.horovod.tensorflow import (
     HorovodInternalError,
     ProcessSet,
     Sum,
+    add_process_set,
     allgather_object,
     broadcast_object,
     broadcast_variables,
@@ -36,21 +37,24 @@ from hocket.horovod.tensorflow import (
     mpi_threads_supported,
     nccl_built,
     rank,
+    remove_process_set,
     rocm_built,
     shutdown,
     size,
 )
 from hocket.horovod.tensorflow import __getattr__ as _refused
 from hocket.horovod.tensorflow.keras import callbacks
-from hocket.horovod.tensorflow.keras.models import allgather, allreduce, broadcast, load_model
+from hocket.horovod.tensorflow.keras.models import allgather, allreduce, broadcast, load_model, reducescatter
 from hocket.horovod.tensorflow.keras.optimizer import DistributedOptimizer
 
 __all__ = [
-    "Average", "Compression", "DistributedOptimizer", "HorovodInternalError", "ProcessSet", "Sum", "allgather",
+    "Average", "Compression", "DistributedOptimizer", "HorovodInternalError", "ProcessSet", "Sum", "add_process_set",
+    "allgather",
     "allgather_object", "allreduce", "broadcast", "broadcast_object", "broadcast_variables", "callbacks", "ccl_built",
     "cross_rank", "cross_size", "cuda_built", "ddl_built", "global_process_set", "gloo_built", "gloo_enabled", "init",
     "is_homogeneous", "is_initialized", "load_model", "local_rank", "local_size", "mpi_built", "mpi_enabled",
-    "mpi_threads_supported", "nccl_built", "rank", "rocm_built", "shutdown", "size",
+    "mpi_threads_supported", "nccl_built", "rank", "reducescatter", "remove_process_set",
+    "rocm_built", "shutdown", "size",
 ]  # fmt: skip
 
 

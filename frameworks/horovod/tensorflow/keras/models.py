@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hocket.horovod.tensorflow import calls
+from hocket.horovod.basics import Average
+from hocket.horovod.tensorflow import calls, rows
 from hocket.horovod.tensorflow.compression import Compression
 from hocket.horovod.tensorflow.keras.optimizer import DistributedOptimizer
 
@@ -41,6 +42,11 @@ def allgather(value: Any, name: str | None = None) -> Any:
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Rank `root_rank`'s value."""
     return calls.broadcast(_tensor(value), root_rank)
+
+
+def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+    """This rank's share of the rows of all ranks' average, or `op`."""
+    return rows.reducescatter(_tensor(value), op=op)
 
 
 def _tensor(value: Any) -> Any:
