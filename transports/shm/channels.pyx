@@ -42,6 +42,7 @@ cdef extern from "transports/shm/ring.h" nogil:
         int far
         uint64_t far_moved, far_reduced
         int self
+        int reader
         uint32_t slots_bytes, slots_most
         hk_shared_slots* shared
         char* (*take)(void* taker, size_t nbytes, const char** why) noexcept nogil
@@ -191,7 +192,7 @@ cdef class RingChannels:
             raise TransportError(f"rank {peer} names a block outside its window")
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
-        p.far, p.self = far, os.getpid()
+        p.far, p.self, p.reader = far, os.getpid(), self.pids[peer]
         p.far_moved, p.far_reduced = self.far_moved, self.far_reduced
         p.ring = <hk_ring*>(self.own.base + self.offset) + peer
         p.shared, p.take, p.taker = &self.shared, take, <void*>self
