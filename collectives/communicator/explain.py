@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hocket.arguments import human, whole
+from hocket.collectives.arrays import shared
 from hocket.collectives.calls.encodings import AUTO
 from hocket.collectives.calls.encodings import COLLECTIVES as CODED
 from hocket.collectives.choice.choose import Choice, choose
@@ -52,6 +53,8 @@ def explain(
     for way in ways(comm):
         lines.append(f"  rank {way.rank}: {way.transport}{way.detail and f' ({way.detail})'}")
         lines += [f"    not {name}: {why}" for name, why in way.refusals]
+    arrays = shared.words(shared.window_of(world.transports.values()))
+    lines += [f"  {arrays}"] * bool(arrays)
     lines += _queueing(comm)
     lines += _reads(comm)
     lines += comm.gpus.words(comm.size)
