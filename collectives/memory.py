@@ -19,6 +19,8 @@ from hocket.errors import MemoryError as NoMemory
 from hocket.kernels import dtypes
 
 ALIGNED = 64
+"""Bytes of a boundary on which arrays begin, but on no page's: NumPy's begin 16 behind one, and a copy to 1 to 31 bytes
+behind in their pages is slow on some CPUs (system/copy.h)."""
 LEAST, SHORTEST = 1 << 16, 1 << 12
 """Bytes of an array from which on `shared_arrays` shares it, where nobody says; and the fewest that may be said."""
 
@@ -128,14 +130,14 @@ def _allocate(comm: Communicator, shape: tuple[int, ...], dtype: numpy.dtype[Any
             raw = numpy.empty(nbytes + ALIGNED, numpy.uint8)
             start = -raw.__array_interface__["data"][0] % ALIGNED
             return raw[start : start + nbytes].view(dtype).reshape(shape)
-        offset = window.alloc(nbytes)
+        offset = window.alloc(nbytes + ALIGNED)
     except (MemoryError, OverflowError, ValueError) as why:  # NumPy's ValueError: too long, or too many lengths
         raise NoMemory(
             f"an array of shape {shape} takes {nbytes} bytes, which cannot be allocated ({why}): make it smaller, "
             "or drop arrays that are not needed"
         ) from None
-    memory = numpy.frombuffer(window.view(offset, nbytes), numpy.uint8)
-    weakref.finalize(memory, window.release, offset, nbytes)  # views keep `memory` alive as their base
+    memory = numpy.frombuffer(window.view(offset + ALIGNED, nbytes), numpy.uint8)
+    weakref.finalize(memory, window.release, offset, nbytes + ALIGNED)  # views keep `memory` alive as their base
     return memory.view(dtype).reshape(shape)
 
 

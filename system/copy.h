@@ -80,11 +80,11 @@ static inline void hk_copy(void *dst, const void *src, size_t len) {
     memcpy(dst, src, len);
 }
 
-/* The same, of bytes that this rank's next steps do not need: of many, what the caches hold stays there.  Measured on
- * AMD's (docs/performance.md), so only there. */
-static inline void hk_copy_aside(void *dst, const void *src, size_t len) {
+/* The same, of a part of `whole` bytes that this rank's next steps do not need: of many, what the caches hold stays there.
+ * Measured on AMD's (docs/performance.md), so only there. */
+static inline void hk_copy_of(void *dst, const void *src, size_t len, size_t whole) {
 #ifdef __x86_64__
-    if (len >= HK_COPY_PAST && __builtin_cpu_is("amd")) {
+    if (whole >= HK_COPY_PAST && __builtin_cpu_is("amd")) {
         hk_copy_past((char *)dst, (const char *)src, len);
         return;
     }

@@ -43,6 +43,7 @@ cdef extern from "transports/shm/ring.h" nogil:
         uint64_t far_moved, far_reduced
         int self
         int reader
+        hk_consumer* back
         uint32_t slots_bytes, slots_most
         hk_shared_slots* shared
         char* (*take)(void* taker, size_t nbytes, const char** why) noexcept nogil
@@ -59,6 +60,8 @@ cdef extern from "transports/shm/ring.h" nogil:
         int pid
         uint32_t* peer_bell
         char* stage
+        const char* own
+        size_t own_bytes
 
 cdef extern from "transports/shm/send.h" nogil:
     const hk_channel_ops hk_producer_ops
@@ -201,7 +204,7 @@ cdef class RingChannels:
         p.base.bell = <uint32_t*>(self.own.base + BELL)
         c.base.ops, c.base.fd = &hk_consumer_ops, -1
         c.window, c.window_bytes, c.window_reserved, c.window_fd = theirs.base, end, theirs.reserved, &theirs.fd
-        c.pid = self.pids[peer]
+        c.pid, c.own, c.own_bytes, p.back = self.pids[peer], self.own.base, self.own.reserved, c
         c.ring = <hk_ring*>(theirs.base + offset) + self.rank
         c.peer_bell = p.peer_bell
         c.base.bell = p.base.bell

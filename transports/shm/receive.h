@@ -5,24 +5,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include "system/atomics.h"
 #include "system/copy.h"
 #include "system/wait.h"
 #include "transports/shm/ring.h"
-
-/* Do these bytes lie in the producer's window?  Beyond its end is SIGBUS; it never shrinks (it is sealed).  It is asked
- * for its size only where a packet lies beyond what is known of it. */
-static inline int hk_window_holds(hk_consumer *c, uint64_t where, uint64_t len) {
-    struct stat file;
-    if (where <= c->window_bytes && len <= c->window_bytes - where) return 1;
-    const int fd = __atomic_load_n(c->window_fd, __ATOMIC_RELAXED); /* the window may be left meanwhile */
-    if (fd < 0 || fstat(fd, &file) != 0) return 0;
-    c->window_bytes = (size_t)file.st_size < c->window_reserved ? (size_t)file.st_size : c->window_reserved;
-    return where <= c->window_bytes && len <= c->window_bytes - where;
-}
 
 /* It could when the ranks met. */
 #define HK_NOT_READABLE \
@@ -59,6 +47,7 @@ static inline int hk_ring_open(hk_consumer *c) {
     if (len == 0 || len > c->length) return hk_ring_fault(c);
     if (flags == HK_REF) {
         if (!hk_window_holds(c, where, len)) return hk_ring_fault(c);
+        if (c->pid == HK_NO_MEMORY) c->offered = 0;
         c->data = c->window + where;
         return 1;
     }
@@ -133,7 +122,8 @@ static int hk_ring_consume(hk_channel *ch, const hk_call *call, size_t len, int 
 static inline void hk_invite(hk_consumer *c, char *dst) {
     hk_invitation *v = &c->ring->invitation;
     const hk_left left = {c->next + 1, 0, (uint16_t)hk_shares(c->packet)};
-    v->where = (uint64_t)(uintptr_t)dst;
+    const size_t at = (size_t)(dst - c->own);
+    v->where = at < c->own_bytes && c->packet <= c->own_bytes - at ? at | HK_HERE : (uint64_t)(uintptr_t)dst;
     v->written = v->refused = 0;
     hk_store64(&v->left, hk_left_word(left));
     c->into = dst;
@@ -147,6 +137,10 @@ static inline long hk_read_shares(hk_consumer *c, uint32_t begin, uint32_t end) 
     size_t at = (size_t)begin * HK_SHARE, until = (size_t)end * HK_SHARE;
     const size_t first = at;
     if (until > c->packet) until = c->packet;
+    if (c->remote == 0) {
+        hk_copy_of(c->into + at, c->data + at, until - at, c->packet);
+        return (long)(until - first);
+    }
     while (at < until) {
         c->fetched = (uint32_t)at;
         const long n = hk_ring_fetch(c, c->into + at, until - at);
@@ -225,7 +219,7 @@ static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t 
         int rc = hk_ring_stage(c); /* copied twice, which is faster still on a Zen 3 */
         if (rc != 1) return rc;
     }
-    if (c->offered && c->remote && c->fetched == 0 && len >= c->packet) {
+    if (c->offered && c->taken == 0 && c->fetched == 0 && len >= c->packet) {
         hk_invite(c, (char *)dst);
         return hk_ring_recv(ch, call, dst, len);
     }

@@ -31,6 +31,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "transports/channel.h"
 #include "transports/shm/fill.h"
@@ -80,7 +81,7 @@ typedef struct hk_line {
 
 /* What a consumer invites its producer to: to write the bytes of a packet.  They are counted in HK_SHARE. */
 typedef struct hk_invitation {
-    uint64_t where;   /* the packet's place in the consumer's memory, which writes this ... */
+    uint64_t where;   /* the packet's place in the consumer's memory, or HK_HERE and in its window; which writes this ... */
     uint64_t left;    /* ... and then what nobody has taken yet (hk_left); both change it */
     uint32_t written; /* by the producer: so many are there, from the front ... */
     uint32_t refused; /* ... or the system did not let it: all that it has taken from this one on, less 1, is the consumer's */
@@ -116,6 +117,7 @@ typedef struct hk_ring {
 } hk_ring;
 
 #define HK_NEVER UINT64_MAX
+#define HK_HERE ((uint64_t)1 << 63)
 #define HK_FORGET_NS 1000000000u
 
 /* A communicator's block in the window: a ring for each rank. */
@@ -125,6 +127,7 @@ typedef struct hk_ring {
 #define HK_SLOTS_BYTES(circle) ((size_t)(circle) + HK_SMALL_SLOTS * HK_SMALL_BYTES)
 
 typedef struct hk_producer hk_producer;
+typedef struct hk_consumer hk_consumer;
 
 /* Memory of the window for `taker`, as long as that lives.  NULL: there is none, and `why` says why, as long. */
 typedef char *hk_take(void *taker, size_t nbytes, const char **why);
@@ -150,6 +153,7 @@ struct hk_producer {
     uint64_t far_moved, far_reduced; /* ... and does so of messages of so many bytes that are moved, reduced; or HK_NEVER */
     int self;   /* the pid of this process ... */
     int reader; /* ... and of the consumer, whose memory may be written; or HK_NO_MEMORY */
+    hk_consumer *back; /* the channel from that rank, which knows its window */
     uint32_t offered; /* the number of the last packet that it has offered to write, plus 1; 0: none yet */
     char *slots; /* the circle and the small slots, or NULL: not needed yet */
     uint32_t slots_bytes, slots_most; /* ... now, and when much has been sent: powers of two, at least 2 HK_SLOT_BYTES */
@@ -167,7 +171,7 @@ struct hk_producer {
     uint64_t end[HK_LINES];       /* ... and `cut` behind it */
 };
 
-typedef struct hk_consumer {
+struct hk_consumer {
     hk_channel base;
     hk_ring *ring;
     const char *window; /* the producer's, as mapped here */
@@ -189,6 +193,19 @@ typedef struct hk_consumer {
     int invited;      /* the producer may write it, ... */
     char *into;       /* ... here */
     uint32_t looks;   /* ... and has had so many looks' time to begin */
-} hk_consumer;
+    const char *own;  /* this rank's window ... */
+    size_t own_bytes; /* ... and the addresses kept for it */
+};
+
+/* Do these bytes lie in the producer's window?  Beyond its end is SIGBUS; it never shrinks (it is sealed).  It is asked
+ * for its size only where a packet lies beyond what is known of it. */
+static inline int hk_window_holds(hk_consumer *c, uint64_t where, uint64_t len) {
+    struct stat file;
+    if (where <= c->window_bytes && len <= c->window_bytes - where) return 1;
+    const int fd = __atomic_load_n(c->window_fd, __ATOMIC_RELAXED); /* the window may be left meanwhile */
+    if (fd < 0 || fstat(fd, &file) != 0) return 0;
+    c->window_bytes = (size_t)file.st_size < c->window_reserved ? (size_t)file.st_size : c->window_reserved;
+    return where <= c->window_bytes && len <= c->window_bytes - where;
+}
 
 #endif

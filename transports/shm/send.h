@@ -44,11 +44,11 @@ static inline void hk_publish_ref(hk_producer *p, uint64_t tag, uint64_t length,
 static inline void hk_publish_named(hk_producer *p, uint64_t tag, uint64_t length, const char *at, uint32_t len,
                                     uint32_t flags) {
     if (at >= p->window && at < p->window + p->window_bytes) {
-        hk_publish_ref(p, tag, length, at, len);
+        hk_publish_ref(p, tag, length, at, len | flags);
     } else {
         hk_publish_at(p, tag, length, (uint64_t)(uintptr_t)at, len | HK_FAR | flags);
-        if (flags) p->offered = p->next;
     }
+    if (flags) p->offered = p->next;
     p->ref_until = p->next;
 }
 
@@ -180,7 +180,9 @@ static inline void hk_write_share(hk_producer *p) {
     const hk_line *line = &p->ring->line[(left.packet - 1) % HK_LINES];
     const uint32_t len = hk_relaxed32(&line->len), bytes = len & ~(uint32_t)HK_FLAGS, all = hk_shares(bytes);
     if (!(len & HK_OFFERED) || left.end > all) return;
-    const uint64_t from = hk_relaxed64(&line->u.ref.where), to = hk_relaxed64(&v->where);
+    const uint64_t from = hk_relaxed64(&line->u.ref.where) + (len & HK_FAR ? 0 : (uint64_t)(uintptr_t)p->window);
+    const uint64_t to = hk_relaxed64(&v->where), here = to & ~HK_HERE;
+    if ((to & HK_HERE) && (!p->back || !hk_window_holds(p->back, here, bytes))) return;
     uint32_t taken;
     do {
         left = hk_left_of(word);
@@ -191,9 +193,13 @@ static inline void hk_write_share(hk_producer *p) {
     if (hk_left_of(word).packet != left.packet) return;
     size_t at = (size_t)left.begin * HK_SHARE, end = at + (size_t)taken * HK_SHARE;
     if (end > bytes) end = bytes;
+    if (to & HK_HERE) {
+        hk_copy_of((char *)p->back->window + here + at, (const char *)(uintptr_t)from + at, end - at, bytes);
+        at = end;
+    }
     while (at < end) {
-        struct iovec here = {(void *)(uintptr_t)(from + at), end - at}, there = {(void *)(uintptr_t)(to + at), end - at};
-        const long n = process_vm_writev(p->reader, &here, 1, &there, 1, 0);
+        struct iovec mine = {(void *)(uintptr_t)(from + at), end - at}, there = {(void *)(uintptr_t)(to + at), end - at};
+        const long n = process_vm_writev(p->reader, &mine, 1, &there, 1, 0);
         if (n <= 0) {
             p->reader = HK_NO_MEMORY;
             hk_store32(&v->refused, left.begin + 1u);

@@ -71,6 +71,14 @@ FORCED = """
         x[:] = ramp + me
         many, out = np.concatenate([x + 10 * q for q in range(p)]), np.zeros(n + 9, np.float32)[9:]
         ranks = np.arange(p, dtype=np.float32)
+        for here, there in ((1, 1), (0, 1), (1, 0)):            # in memory that both have mapped, or one of the two is
+            mine, its = ((hocket.empty(n) if shared else np.empty(n, np.float32)) for shared in (here, there))
+            mine[:] = x
+            assert np.array_equal(comm.sendrecv(mine, other, its, before), ramp + before), n
+            rows = (hocket.empty if there else np.empty)((p, n), np.float32)
+            assert np.array_equal(comm.allgather(mine, out=rows), np.add.outer(ranks, ramp)), n
+            assert np.array_equal(comm.broadcast(its if me else mine, root=0), ramp), n
+            assert np.array_equal(comm.allreduce(mine, out=its), ramp * p + p * (p - 1) / 2), n
         assert np.array_equal(comm.broadcast(x.copy(), root=p - 1), ramp + p - 1), n
         assert np.array_equal(comm.allgather(x).reshape(p, n), np.add.outer(ranks, ramp)), n
         assert np.array_equal(comm.alltoall(many).reshape(p, n), np.add.outer(ranks, ramp + 10 * me)), n
