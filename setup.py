@@ -38,6 +38,7 @@ EXTENSIONS = [
     "bench.harness.limits",
     "collectives.arrays.buffers",
     "collectives.arrays.dlpack",
+    "collectives.arrays.shared",
     "collectives.communicator.collectives",
     "collectives.communicator.point_to_point",
     "collectives.engine.drive",

@@ -10,15 +10,19 @@ from typing import Any
 
 import numpy
 
-from hocket.arguments import choices, kind, wholes
+from hocket.arguments import choices, kind, whole, wholes
+from hocket.collectives.arrays import shared
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.start import default
 from hocket.errors import ArgumentError
 from hocket.errors import MemoryError as NoMemory
 from hocket.kernels import dtypes
-from hocket.transports.shm.window import Window
 
 ALIGNED = 64
+"""Bytes of a boundary on which arrays begin, but on no page's: NumPy's begin 16 behind one, and a copy to 1 to 31 bytes
+behind in their pages is slow on some CPUs (system/copy.h)."""
+LEAST, SHORTEST = 1 << 16, 1 << 12
+"""Bytes of an array from which on `shared_arrays` shares it, where nobody says; and the fewest that may be said."""
 
 
 def empty(
@@ -57,6 +61,57 @@ def zeros(
     return array
 
 
+class shared_arrays:
+    """NumPy's own arrays in memory that all local ranks can read, from `least` bytes on: `with` this, or `on`, `off`.
+
+    What NumPy makes then, also results of its functions and temporaries, is like an array of `empty`: broadcast,
+    allgather, alltoall and the like copy once.  It is freed and used again as NumPy's own memory is; up to 256 MiB of
+    freed memory are kept for the next arrays.  Where there is no shared memory (none left, no other rank on this host),
+    it is ordinary memory, and `explain` says so.  Arrays stay where they are when it ends.
+
+    NumPy keeps its handler in a context variable: threads that are started meanwhile do not have it, tasks of asyncio
+    that are made meanwhile do.  What a child of fork writes is its own, and what it makes is ordinary; but it sees what
+    its parent writes later, in pages that it has not written.  HOCKET_SHARED_ARRAYS=64K does this from `init` on, in
+    the thread that calls it.  Raises ArgumentError.
+
+    >>> import hocket, numpy
+    >>> with hocket.init(), hocket.shared_arrays(1 << 16):
+    ...     float(numpy.ones(100000).sum())
+    100000.0
+    """
+
+    def __init__(self, least: int = LEAST, *, comm: Communicator | None = None) -> None:
+        if comm is not None and not isinstance(comm, Communicator):
+            raise ArgumentError(f"comm is {kind(comm)}: pass a Communicator")
+        self.least, self.comm = whole(least, "least"), comm
+        if self.least < SHORTEST:
+            raise ArgumentError(f"least={least} is too short: from {SHORTEST} bytes on an array may be shared")
+        self._before: Any = None
+
+    def on(self) -> shared_arrays:
+        """Begin; without shared memory this does nothing."""
+        comm = default.communicator() if self.comm is None else self.comm
+        comm.reporter.usable()
+        window = shared.window_of(comm.world.transports.values())
+        if self._before is not None:
+            raise ArgumentError("it is on already: make another shared_arrays() to nest them")
+        if window is not None and window.fd >= 0:
+            self._before = shared.begin(window, self.least)
+        return self
+
+    def off(self) -> None:
+        """End, in the thread that has begun."""
+        before, self._before = self._before, None
+        if before is not None:
+            shared.end(before)
+
+    def __enter__(self) -> shared_arrays:
+        return self.on()
+
+    def __exit__(self, *error: object) -> None:
+        self.off()
+
+
 def _shape(shape: Any) -> tuple[int, ...]:
     """`shape` as NumPy would take it: lengths, or one of them."""
     lengths = tuple(wholes(shape if isinstance(shape, Iterable) else [shape], "shape"))
@@ -67,7 +122,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 def _allocate(comm: Communicator, shape: tuple[int, ...], dtype: numpy.dtype[Any]) -> Any:
     nbytes = math.prod(shape) * dtype.itemsize
-    window = _window(comm)
+    window = shared.window_of(comm.world.transports.values())
     try:
         if nbytes == 0:
             return numpy.empty(shape, dtype)
@@ -75,23 +130,15 @@ def _allocate(comm: Communicator, shape: tuple[int, ...], dtype: numpy.dtype[Any
             raw = numpy.empty(nbytes + ALIGNED, numpy.uint8)
             start = -raw.__array_interface__["data"][0] % ALIGNED
             return raw[start : start + nbytes].view(dtype).reshape(shape)
-        offset = window.alloc(nbytes)
+        offset = window.alloc(nbytes + ALIGNED)
     except (MemoryError, OverflowError, ValueError) as why:  # NumPy's ValueError: too long, or too many lengths
         raise NoMemory(
             f"an array of shape {shape} takes {nbytes} bytes, which cannot be allocated ({why}): make it smaller, "
             "or drop arrays that are not needed"
         ) from None
-    memory = numpy.frombuffer(window.view(offset, nbytes), numpy.uint8)
-    weakref.finalize(memory, window.release, offset, nbytes)  # views keep `memory` alive as their base
+    memory = numpy.frombuffer(window.view(offset + ALIGNED, nbytes), numpy.uint8)
+    weakref.finalize(memory, window.release, offset, nbytes + ALIGNED)  # views keep `memory` alive as their base
     return memory.view(dtype).reshape(shape)
-
-
-def _window(comm: Communicator) -> Window | None:
-    for transport in comm.world.transports.values():
-        window = getattr(transport, "window", None)
-        if isinstance(window, Window):
-            return window
-    return None
 
 
 def _numpy_dtype(dtype: Any) -> numpy.dtype[Any]:

@@ -8,7 +8,7 @@ from hocket.collectives.communicator.messenger import PROC_NULL
 from hocket.collectives.elastic.pairs import connect, listen
 from hocket.collectives.grid import Grid, grid_shape
 from hocket.collectives.layouts.layout import Layout
-from hocket.collectives.memory import empty, zeros
+from hocket.collectives.memory import empty, shared_arrays, zeros
 from hocket.collectives.publishing.fetching import Reader, fetch
 from hocket.collectives.publishing.publishing import publish
 from hocket.collectives.start.default import (
@@ -147,6 +147,7 @@ __all__ = [
     "send_object",
     "sendrecv",
     "set_timeout",
+    "shared_arrays",
     "show",
     "size",
     "split",

@@ -11,6 +11,9 @@ static inline uint32_t hk_relaxed32(const uint32_t *p) { return __atomic_load_n(
 static inline uint64_t hk_relaxed64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 static inline uint64_t hk_load64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static inline void hk_store64(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static inline int hk_swap64(uint64_t *p, uint64_t *seen, uint64_t v) { /* 0: it is not what was seen, and `seen` is what it is */
+    return __atomic_compare_exchange_n(p, seen, v, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
 static inline void hk_add32(uint32_t *p, uint32_t v) { __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
 
 /* Of two threads that store, fence, load, at least one sees the other's store. */

@@ -17,7 +17,8 @@
 enum {
     HK_COPY_MANY = 2048, /* fewer bytes glibc copies by vectors itself */
     HK_COPY_PAGE = 4096,
-    HK_COPY_BEHIND = 31 /* bytes behind `from` in their pages, at most, and `to` is slow */
+    HK_COPY_BEHIND = 31, /* bytes behind `from` in their pages, at most, and `to` is slow */
+    HK_COPY_PAST = 1 << 22 /* from so many on a copy that nobody waits for goes past the caches */
 };
 
 /* Are these many bytes, and is `dst` a little behind `src` in their pages? */
@@ -53,6 +54,21 @@ __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(cha
 }
 #endif
 
+/* As memcpy, past the caches.  The fence puts the bytes before what says that they are there. */
+static inline void hk_copy_past(char *dst, const char *src, size_t len) {
+#ifdef __SSE2__
+    const size_t head = -(uintptr_t)dst & 15, begin = head < len ? head : len;
+    const size_t end = begin + ((len - begin) & ~(size_t)15);
+    memcpy(dst, src, begin);
+    for (size_t i = begin; i < end; i += 16)
+        _mm_stream_si128((__m128i *)(dst + i), _mm_loadu_si128((const __m128i *)(src + i)));
+    _mm_sfence();
+    memcpy(dst + end, src + end, len - end);
+#else
+    memcpy(dst, src, len);
+#endif
+}
+
 /* As memcpy. */
 static inline void hk_copy(void *dst, const void *src, size_t len) {
 #ifdef __x86_64__
@@ -62,6 +78,18 @@ static inline void hk_copy(void *dst, const void *src, size_t len) {
     }
 #endif
     memcpy(dst, src, len);
+}
+
+/* The same, of a part of `whole` bytes that this rank's next steps do not need: of many, what the caches hold stays there.
+ * Measured on AMD's (docs/performance.md), so only there. */
+static inline void hk_copy_of(void *dst, const void *src, size_t len, size_t whole) {
+#ifdef __x86_64__
+    if (whole >= HK_COPY_PAST && __builtin_cpu_is("amd")) {
+        hk_copy_past((char *)dst, (const char *)src, len);
+        return;
+    }
+#endif
+    hk_copy(dst, src, len);
 }
 
 #endif

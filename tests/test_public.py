@@ -17,7 +17,7 @@ NAMES = {
         grid_shape group init lane lanes listen local_world mark on_stream premul_sum prepare
         prepare_redistribute probe publish rank recorder recv recv_object redistribute reduce reduce_scatter
         reduce_scatterv register scan scatter scatter_object scatterv send send_object sendrecv set_timeout
-        show size split stats subgroup test_any trace tune wait_all wait_any zeros
+        shared_arrays show size split stats subgroup test_any trace tune wait_all wait_any zeros
     """,
     "hocket.Communicator": """
         abort address allgather allgather_object allgatherv allreduce alltoall alltoallv barrier broadcast

@@ -32,7 +32,13 @@ enum {
     HK_ONE_WAY = 0, /* some ranks send, others receive */
     HK_REDUCED = 1, /* all send and receive, and reduce what comes */
     HK_MOVED = 2,   /* all send and receive, and keep it as it is ... */
-    HK_READ = 3     /* ... and reading it in the sender's memory was found to be fastest, or is tried */
+    /* What was found to be fastest for this call, or is tried (plans/weigh.h): */
+    HK_READ = 3,    /* the receiver reads it in the sender's memory */
+    HK_WRITTEN = 4, /* the sender writes it into the receiver's */
+    HK_BOTH = 5,    /* each of the two does one half */
+    HK_SLOTS = 6,   /* it is copied, by both */
+    HK_TRAFFIC = 7,
+    HK_TIMED = 8    /* beside one of these: the sender is not done before the receiver is, as its time is taken */
 };
 
 typedef struct hk_channel hk_channel;
@@ -41,7 +47,7 @@ typedef struct hk_channel hk_channel;
 typedef struct hk_call {
     uint64_t tag; /* of all that it sends.  Of no use to a receiver: what stands at its head may be another call's */
     void *stream; /* for channels of GPU memory: the CUstream in whose order they use it; or NULL */
-    int traffic;  /* a hint to senders: HK_ONE_WAY ... */
+    int traffic;  /* a hint to senders: HK_ONE_WAY ..., perhaps with HK_TIMED */
 } hk_call;
 
 /* What stands at the head of an incoming channel. */

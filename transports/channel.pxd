@@ -15,6 +15,10 @@ cdef extern from "transports/channel.h" nogil:
         HK_REDUCED
         HK_MOVED
         HK_READ
+        HK_WRITTEN
+        HK_BOTH
+        HK_SLOTS
+        HK_TIMED
 
     struct hk_view:
         uint64_t tag

@@ -20,6 +20,7 @@ cdef extern from "system/atomics.h" nogil:
 
 cdef extern from "system/copy.h" nogil:
     void hk_copy(void*, const void*, size_t)
+    void hk_copy_past(char*, const char*, size_t)
 
 cdef extern from "sys/socket.h" nogil:
     ssize_t c_send "send"(int, const void*, size_t, int)
@@ -29,17 +30,6 @@ cdef extern from "sys/socket.h" nogil:
 cdef enum:
     CHUNK = 1 << 18
     LINE = 128
-
-
-cdef extern from "transports/shm/fill.h" nogil:
-    """
-    #ifdef __SSE2__
-    #define fill_past hk_fill_past
-    #else
-    #define fill_past memcpy
-    #endif
-    """
-    void fill_past(char*, const char*, size_t)
 
 
 cdef char* memory(array, int flags, size_t* nbytes) except *:
@@ -59,7 +49,7 @@ def fill(slot, src, bint past):
     if room < n or <size_t>to % 16:
         raise ValueError("the slot is too small, or does not begin at a multiple of 16")
     if past:
-        fill_past(to, given, n)
+        hk_copy_past(to, given, n)
     else:
         hk_copy(to, given, n)
 

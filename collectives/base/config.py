@@ -65,6 +65,13 @@ def _check(text: str) -> str:
     return text
 
 
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([KMG]?)", text, re.IGNORECASE)
+    if not match or (value := int(match[1]) << 10 * " KMG".index(match[2].upper() or " ")) < 4096:
+        raise ValueError
+    return value
+
+
 def _level(text: str) -> str:
     if text.lower() not in LEVELS:
         raise ValueError
@@ -155,6 +162,8 @@ VARIABLES = (
     Variable("HOCKET_ALGORITHM", _words, "a name, or collective=name with commas between", "", "algorithm to use"),
     Variable("HOCKET_TUNING", _tuning, "auto, off, measure, or a file's path with a / in it", "auto",
              "how algorithms are chosen: by what `hocket tune` measured, the built-in table, or a second at the start"),
+    Variable("HOCKET_SHARED_ARRAYS", _bytes, "bytes, from 4K on, as 64K or 1M; nothing: off", "",
+             "NumPy's arrays from so many bytes on lie in memory that ranks of the host share (hocket.shared_arrays)"),
     Variable("HOCKET_TIMEOUT", _seconds, "seconds, more than 0; inf or none: no limit", "300",
              "how long a call may wait for other ranks"),
     Variable("HOCKET_LOST_AFTER", _lasting, f"seconds, from {SHORTEST:g}; inf or none: no limit", "5",
@@ -229,6 +238,8 @@ class Config:
     """Transports that need not encrypt, with commas between."""
     lost_after: float = 5.0
     check: str = ""
+    shared_arrays: int = 0
+    """0: off."""
 
     @classmethod
     def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:

@@ -37,13 +37,13 @@ class Reads(NamedTuple):
     """Bytes of a block that is only moved."""
     reduced: int | None
     weighed: int | None = None
-    """Bytes of a shorter one that is only moved, and is read where that was found to be faster (plans/weigh.h)."""
+    """Bytes from which on messages go the way that was found to be the fastest (plans/weigh.h)."""
 
     @property
     def words(self) -> str:
         """The rule in a sentence, for `explain` and `hocket tune`."""
         moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in self[:2])
-        weighed = "" if self.weighed is None else f" (from {human(self.weighed)} on if that is faster)"
+        weighed = "" if self.weighed is None else f" (or whichever way is faster, from {human(self.weighed)} on)"
         return f"ranks read messages in the sender's memory {moved}{weighed}, what they reduce {reduced}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hocket.arguments import human, whole
+from hocket.collectives.arrays import shared
 from hocket.collectives.calls.encodings import AUTO
 from hocket.collectives.calls.encodings import COLLECTIVES as CODED
 from hocket.collectives.choice.choose import Choice, choose
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from hocket.collectives.engine.queue import Queue
 
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 26)
+WORDS = ("reading", "writing", "both cores")
+"""The ways that are told: messages go by slots unless another one was found to be faster."""
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce", "alltoall")
 
 
@@ -50,6 +53,8 @@ def explain(
     for way in ways(comm):
         lines.append(f"  rank {way.rank}: {way.transport}{way.detail and f' ({way.detail})'}")
         lines += [f"    not {name}: {why}" for name, why in way.refusals]
+    arrays = shared.words(shared.window_of(world.transports.values()))
+    lines += [f"  {arrays}"] * bool(arrays)
     lines += _queueing(comm)
     lines += _reads(comm)
     lines += comm.gpus.words(comm.size)
@@ -102,9 +107,11 @@ def _reads(comm: Communicator) -> list[str]:
     if readable is None:
         return []
     by = "as hocket tune has measured" if comm.membership.reads else "by the CPU's maker"
-    faster = [plan.text for plan in comm.membership.main.engine.plans.values() if plan.reads]
-    lines = [f"  {Reads(*readable.rule).words} ({by})"]
-    return lines + [f"  reading is the faster way now for {', '.join(faster[:3])}"] * bool(faster)
+    lines, faster = [f"  {Reads(*readable.rule).words} ({by})"], dict[str, list[str]]()
+    for plan in [plan for queue in comm.membership.queues.values() for plan in queue.engine.plans.values()]:
+        faster.setdefault(plan.way, []).append(plan.text)
+    told = [f"  {way} is the faster way now for {', '.join(faster[way][:3])}" for way in WORDS if way in faster]
+    return lines + told
 
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:

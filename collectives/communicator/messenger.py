@@ -23,7 +23,7 @@ from hocket.collectives.calls.shapes import writable
 from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES
-from hocket.collectives.engine.queue import InHost, Queue
+from hocket.collectives.engine.queue import InHost, Queue, Weighs
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.members.members import Members
 from hocket.collectives.plans.instr import IN, OUT, About, Instr
@@ -131,7 +131,8 @@ class Messenger:
         key = dest, source, model.dtype.code, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
-            plan = queue.counted(self._plan(dest, source, src, dst, model))
+            weighs = () if src is None else queue.weighs("one way", src.nbytes)
+            plan = queue.counted(self._plan(dest, source, src, dst, model, weighs))
             self.planner.connect(queue, plan, timeout, label)
             queue.keep(key, plan)
         if PROC_NULL not in (dest, source):
@@ -229,8 +230,9 @@ class Messenger:
         return "PROC_NULL" if rank == PROC_NULL else str(self.members.world_ranks[rank])
 
     def _plan(
-        self, dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None, model: Buffer
-    ) -> Plan:
+        self, dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None, model: Buffer,
+        weighs: Weighs = (),
+    ) -> Plan:  # fmt: skip
         step, ends = [], []
         if src is not None and dest is not None:
             step.append(Instr("send", (dest,), src=[(IN, 0, src.nbytes)]))
@@ -241,12 +243,13 @@ class Messenger:
         if source is not None:
             ends.append(self._from(source))
         verb = "recv" if dest is None else "send" if source is None else "sendrecv"
-        return _plan_of(verb, f"{verb}({model.dtype.name}{list(model.shape)}, {', '.join(ends)})", step, model)
+        return _plan_of(verb, f"{verb}({model.dtype.name}{list(model.shape)}, {', '.join(ends)})", step, model, weighs)
 
 
-def _plan_of(verb: str, text: str, step: list[Any], model: Buffer) -> Plan:
+def _plan_of(verb: str, text: str, step: list[Any], model: Buffer, weighs: Weighs = ()) -> Plan:
     dtype = model.dtype
-    return Plan([step], About(verb, "message", text, caller_site(), dtype.code, dtype.itemsize, model.nbytes))
+    about = About(verb, "message", text, caller_site(), dtype.code, dtype.itemsize, model.nbytes)
+    return Plan([step], about, weighs=weighs)
 
 
 def user_tag(tag: int) -> int:

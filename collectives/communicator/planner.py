@@ -24,7 +24,7 @@ from hocket.collectives.choice.setting import asked
 from hocket.collectives.delegates.meeting import LIBRARIES, MEETING, library
 from hocket.collectives.delegates.mpi import library_call, offered, refusal
 from hocket.collectives.engine.engine import CODES
-from hocket.collectives.engine.queue import Queue
+from hocket.collectives.engine.queue import Queue, Weighs
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.members.members import Members
@@ -98,8 +98,11 @@ class Planner:
         element = itemsize if far is None else call.wire.block * call.model.dtype.itemsize
         if call.wire is packing:
             element = exact.usual(call)
-        segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0) // element * itemsize
+        weighs = self._weighs(queue, call, longest)
+        segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0, weighs) // element * itemsize
         segment = algorithm.cut(longest, segment, len(queue.groups) > 1)
+        if weighs and not exchanged:
+            segment = 0  # in one piece, so that each of two cores can copy one half
         given = call.model.dtype if call.wire.block > 1 or isinstance(call.encoded, DType) else None
         elements = Elements(
             _applied(how.before, taken=given), _applied(how.after, made=given), call.in_place and given is None, far,
@@ -110,14 +113,21 @@ class Planner:
             wires = Wires(max(0, queue.eager - PACKED_MORE), join=segment == 0)
         lowered = lower(algorithm, self.rank, self.size, call.root, layout, wires, elements)
         about = self._about(queue, call, how, ask, algorithm)._replace(packing=packing)
-        # All ranks must try at the same calls, and of a private call each knows its own counts alone.
-        weighs = call.contract.traffic == "moved" and not call.private
-        warm = queue.weighs(longest) if weighs else 0
-        plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic, warm=warm)
+        plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic, weighs=weighs)
         self.connect(queue, plan, self.members.limit(ask.timeout))
         if packing is not None:
             queue.engine.pack(plan.peers)
         return plan
+
+    def _weighs(self, queue: Queue, call: Call, longest: int) -> Weighs:
+        """The ways that its messages may go.
+
+        All ranks must try at the same calls, and of a private call each knows its own counts alone.
+        """
+        traffic = call.contract.traffic
+        if call.private or call.codec or traffic == "one way" and call.contract.reduces:
+            return ()
+        return queue.weighs(traffic, call.on_wire(call.count) if traffic == "reduced" else longest)
 
     def _about(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> About:
         """The plan's words about its call: to the other ranks, and to people."""

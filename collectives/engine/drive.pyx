@@ -23,7 +23,7 @@ from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS
                                             hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped, way_in)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_READY,
                                                     HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_clock_now, hk_put)
-from hocket.transports.channel cimport HK_LOST, HK_READ, hk_channel, hk_view
+from hocket.transports.channel cimport HK_LOST, HK_TIMED, hk_channel, hk_view
 
 
 cdef extern from "system/run_delay.h" nogil:
@@ -74,7 +74,7 @@ cdef int open_step(Core* e, Run* r) noexcept nogil:
                 continue                        # this segment is past the end of these pieces, for both sides
             while st.piece < x.npieces and piece_length(x, &p[st.piece], k) == 0:
                 st.piece += 1
-            if x.kind == COPY or x.kind == APPLY:
+            if (x.kind == COPY and not x.after_sends) or x.kind == APPLY:
                 began = hk_clock_now(&e.trace.clock) if e.trace != NULL else 0
                 if (copy(e, r, x, st) if x.kind == COPY else apply(e, r, x, st)) < 0:
                     return RAISED
@@ -113,7 +113,7 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
         if s.complete:
             continue
         mark = e.tx_mark if x.kind == SEND else e.rx_mark
-        held = x.after_sends and r.sends_left > 0
+        held = x.after_sends and r.sends_left > 0 and x.kind != COPY
         by_tag = r.matched and x.kind != SEND           # not held up by other tags: matched_recv keeps the order
         if not by_tag:
             for j in range(x.npeers):
@@ -131,6 +131,8 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
                 rc = call(e, r, x, s)
             elif x.kind == PROBE:
                 rc = probe(e, r, x, s)
+            elif x.kind == COPY:            # while nothing else moves
+                rc = BLOCKED if moved else DONE if copy(e, r, x, s) == 0 else RAISED
             elif by_tag:
                 rc = matched_recv(e, r, x, s)
             else:
@@ -162,18 +164,21 @@ cdef inline int begin(Core* e, Run* r) noexcept nogil:
 
 
 cdef void weigh(Run* r) noexcept nogil:
-    """Which way do its messages go?  Time counts from when the first one has come: before, this rank waits for another."""
+    """Which way do its messages go?  Time counts from when the first one has come: before, this rank waits for another.
+    To whom nothing comes counts from the begin, until all have what it sent."""
     cdef int timed = 0
-    r.came_first = 0
-    if hk_weigh_next(r.weigh, &timed):
-        r.call.traffic = HK_READ
-    if not timed:
+    r.way = hk_weigh_next(r.weigh, &timed)
+    r.call.traffic = r.weigh.way[r.way]
+    r.came_first = hk_now() if timed and r.weigh.alone else 0
+    if timed:
+        r.call.traffic |= HK_TIMED
+    else:
         r.weigh = NULL
 
 
 cdef inline int done(Core* e, Run* r) noexcept nogil:
     if r.weigh != NULL and r.came_first:
-        hk_weigh_learn(r.weigh, r.call.traffic == HK_READ, hk_now() - r.came_first)
+        hk_weigh_learn(r.weigh, r.way, hk_now() - r.came_first)
     return device_failed(e, r) if r.device != NULL and r.device.end(r.device, r) < 0 else DONE
 
 

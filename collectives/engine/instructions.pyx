@@ -14,7 +14,7 @@ from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_
 from hocket.transports.library cimport hk_library
 
 cdef extern from "system/copy.h" nogil:
-    void hk_copy(void*, const void*, size_t)
+    void hk_copy_of(void*, const void*, size_t, size_t whole)
 
 cdef enum:
     CUT_BYTES = 65536           # no channel cuts less than this, if it is not full
@@ -240,7 +240,7 @@ cdef int call_failed(Core* e, hk_library* library) noexcept nogil:
 
 cdef inline int move(Core* e, Run* r, void* to, const void* source, size_t n) noexcept nogil:
     if r.device == NULL:
-        hk_copy(to, source, n)
+        hk_copy_of(to, source, n, n)
         return 0
     return device_failed(e, r) if r.device.copy(r.device, r.call.stream, to, source, n) < 0 else 0
 

@@ -7,7 +7,6 @@ so that lowering knows which channels can multicast.
 from __future__ import annotations
 
 import functools
-import math
 import sys
 import threading
 import time
@@ -43,6 +42,17 @@ POLLS_WITH_GIL = 200
 WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
 """Bytes of vectors that ranks who reduce out of each other's memory run in one piece: one copy and few steps count for
 more than what segments keep in the caches."""
+WAYS = {
+    "moved": ("slots", "reading", "writing"),
+    "reduced": ("slots", "reading", "writing"),
+    "one way": ("slots", "both cores"),
+}
+"""By a contract's traffic, the ways of its messages that may be the fastest."""
+WEIGHED_FROM = {"moved": 0, "reduced": 16 << 20, "one way": 1 << 20}
+"""Bytes from which on they are tried, at the least: below, slots are (docs/performance.md)."""
+LONG_SEGMENT = 1 << 20
+"""Bytes of a chunk of what is reduced then: ranks wait for each other seldom, and one system call reads it."""
+Weighs = tuple[()] | tuple[tuple[str, ...], int, str]
 _pinned: list[Queue] = []
 """Closed queues that are kept: a library that cannot let go, or a thread in them, may still touch their memory."""
 
@@ -200,23 +210,28 @@ class Queue:
         if self.readable is not None:
             self.readable.read_from(*(self.readable.usual[self._crowded] if reads is None else reads))
 
-    def segment_of(self, nbytes: int) -> int:
+    def segment_of(self, nbytes: int, weighs: Weighs = ()) -> int:
         """Bytes of a pipelined chunk of so long a vector; 0: it runs in one piece."""
         reduces_far = self.readable is not None and Reads(*self.readable.rule).reduced is not None
+        if weighs:
+            return LONG_SEGMENT
         return 0 if reduces_far and WHOLE_FROM <= nbytes < WHOLE_BELOW else self.segment
 
-    def weighs(self, longest: int) -> int:
-        """Calls of a plan that go by slots before one counts (weigh.h); 0: the rule decides how its messages go.
+    def weighs(self, traffic: str, longest: int) -> Weighs:
+        """The ways among which a plan finds the fastest (weigh.h), calls by slots before one counts, and the first one.
 
-        The plan only moves bytes; `longest`: those of its longest block.
+        (): the rule decides.  `longest`: bytes of the longest block that it only moves, or of all that it reduces.
         """
         if self.readable is None or self.context is not None:
-            return 0
-        moved, _, weighed = Reads(*self.readable.rule)
-        if weighed is None or not weighed <= longest < (moved or math.inf):
-            return 0
+            return ()
+        moved, reduced, weighed = Reads(*self.readable.rule)
+        if weighed is None or longest < max(weighed, WEIGHED_FROM[traffic]):
+            return ()
+        if traffic == "reduced" and reduced is not None:
+            return ()  # by the rule they read
+        by_rule = traffic == "moved" and moved is not None and longest >= moved
         rounds = 2 * self.readable.circle
-        return int(-(-rounds // longest))
+        return WAYS[traffic], -(-rounds // longest), "reading" if by_rule else "slots"
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""

@@ -145,6 +145,7 @@ cdef struct Run:            # one execution of a plan
     Count* count            # of its kind of call
     uint64_t weight         # low half: for how many calls its time stands; above it TIMED and NOTED; 0: neither
     hk_weigh* weigh         # of a call that counts in a try; or NULL
+    uint32_t way            # ... the one of its ways that it goes
     uint64_t came_first     # ns: its first message, 0: none yet
     uint64_t began          # ns
     uint64_t blocked_at     # ... since when nothing moves, 0: something does, or nobody has looked

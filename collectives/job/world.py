@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from hocket.collectives.arrays import shared
 from hocket.collectives.arrays.staging import may_have_gpu
 from hocket.collectives.base.callsite import thread_site
 from hocket.collectives.base.config import Config
@@ -267,6 +268,7 @@ class World:
                 return
             self.closed = True
         self.say_goodbye()
+        shared.closed(shared.window_of(self.transports.values()))
         for transport in list(self.transports.values()):  # one may be added now (opener.py)
             transport.close()
         if self.mpi is not None:
@@ -285,6 +287,7 @@ class World:
         with self.lock:
             self.closed = True
         self.session.abandon()
+        shared.closed(shared.window_of(self.transports.values()))
         for transport in list(self.transports.values()):
             transport.close()
         with _opening:

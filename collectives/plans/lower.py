@@ -23,6 +23,7 @@ from hocket.collectives.plans.instr import (
     AFTER,
     ALIGN,
     BEFORE,
+    IN,
     OUT,
     OWNED_AFTER,
     OWNED_BEFORE,
@@ -105,11 +106,21 @@ class _Lowering:
             self.result.steps.append(self._step(step))
         homes = {} if self.encoded else {c: home for c in self.wanted if (home := self.home[c]) is not None}
         last = [self._copy(c, c, home) for c, home in homes.items() if self.place[c] != home]
-        if last:
+        if last and not self._with_last_step(last):
             self.result.steps.append(last)
         if after is not None and self.wanted:
             self.result.steps.append([self._apply(self.wanted, after, self.layout.target if after.made else None)])
         return self.result
+
+    def _with_last_step(self, copies: list[Instr]) -> bool:
+        """Make these part of the last step, as what is done while it waits, if they touch nothing of it."""
+        steps = self.result.steps
+        if not self.join or not steps or any(piece[0] != IN for instr in copies for piece in instr.src or ()):
+            return False
+        if any(piece[0] == OUT for instr in steps[-1] if instr.kind == "send" for piece in instr.src or ()):
+            return False
+        steps[-1] = steps[-1] + [instr._replace(after_sends=True) for instr in copies]
+        return True
 
     def run_far(self, encode: Apply, decode: Apply, far: int) -> Lowered:
         """Chunks are the caller's elements before the step `far`, and encoded from then on."""

@@ -6,11 +6,15 @@ from hocket.kernels.cpu.reduce cimport apply_fn, hk_codec
 from hocket.transports.library cimport hk_library
 
 cdef extern from "collectives/plans/weigh.h" nogil:
+    enum: HK_WEIGH_WAYS
     struct hk_weigh:
         uint32_t warm
-        uint32_t reading
-    int hk_weigh_next(hk_weigh*, int* timed)
-    void hk_weigh_learn(hk_weigh*, int read, uint64_t ns)
+        uint32_t count
+        int* way
+        uint32_t best
+        uint32_t alone
+    uint32_t hk_weigh_next(hk_weigh*, int* timed)
+    void hk_weigh_learn(hk_weigh*, uint32_t way, uint64_t ns)
 
 cdef enum:
     SEND = 0       # one message to one peer, or the same message to several (multicast)
@@ -40,7 +44,7 @@ cdef struct Instr:
     int npeers
     int* peers                      # REDUCE: in rank order
     int own                         # REDUCE: our operand's place among them, -1: we bring none
-    bint after_sends                # may overwrite what this step's sends read: wait for them
+    bint after_sends                # may overwrite what this step's sends read: wait for them; COPY: while the step waits
     int npieces
     Piece* src
     Piece* dst
@@ -75,7 +79,8 @@ cdef class Plan:
     cdef readonly str site          # where the user first made it: train.py:7 in main
     cdef readonly frozenset peers
     cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h) ...
-    cdef hk_weigh weigh             # ... of HK_MOVED: do channels copy what it sends, or read it?
+    cdef hk_weigh weigh             # ... or which way its ranks have found to be the fastest
+    cdef tuple ways                 # ... the names of its ways
     cdef readonly size_t nbytes     # of the whole vector
     cdef public Counts counts       # where its calls are counted ...
     cdef public uint32_t what       # ... and what they are called in the recorder's table

@@ -5,10 +5,11 @@ from libc.stdlib cimport calloc, free
 
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu.reduce cimport find_apply, find_codec
-from hocket.transports.channel cimport HK_MOVED, HK_ONE_WAY, HK_REDUCED
+from hocket.transports.channel cimport HK_BOTH, HK_MOVED, HK_ONE_WAY, HK_READ, HK_REDUCED, HK_SLOTS, HK_WRITTEN
 from hocket.transports.library cimport HK_LIBRARY_CAPSULE, hk_library
 
 TRAFFIC = {"one way": HK_ONE_WAY, "reduced": HK_REDUCED, "moved": HK_MOVED}
+WAYS = {"slots": HK_SLOTS, "reading": HK_READ, "writing": HK_WRITTEN, "both cores": HK_BOTH}
 KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "apply": APPLY, "call": CALL, "probe": PROBE}
 
 
@@ -35,12 +36,12 @@ cdef class Counts:
 cdef class Plan:
     """`steps`: for each step a list of `Instr` (instr.py), where `About` is, too.  `segment`: run in segments of so many
     bytes on the wire of every piece (0: whole).  `library`: what a "call" calls (transports/library.h).  `meets`: it
-    calls a kernel, which meets those of the other ranks.  `warm`: where its ranks are to find out how its messages go
-    best: calls by slots before one counts (weigh.h).
+    calls a kernel, which meets those of the other ranks.  `weighs`: where its ranks are to find out how its messages go
+    best (weigh.h), the ways, slots first; calls by slots before one counts; and the way until something is found.
     """
 
     def __cinit__(self, list steps, about, size_t scratch=0, size_t segment=0, *, str traffic="one way", library=None,
-                  bint meets=False, uint32_t warm=0):
+                  bint meets=False, tuple weighs=()):
         cdef int n = 0, s, i = 0, peers = 0, pieces = 0, held = 0, rolled = 0
         cdef size_t total = 0, segments = 1
         codec = about.codec
@@ -62,7 +63,13 @@ cdef class Plan:
         self.dtype, self.scratch, self.segment, self.fingerprint = about.dtype, scratch, segment, about.fingerprint
         self.collective, self.algorithm, self.text, self.site = about.collective, about.algorithm, about.text, about.site
         self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
-        self.library, self.meets, self.weigh.warm = library, meets, warm
+        self.library, self.meets = library, meets
+        if weighs:
+            self.ways, self.weigh.warm, best = weighs
+            self.weigh.count, self.weigh.best = len(self.ways), self.ways.index(best)
+            for s, way in enumerate(self.ways):
+                self.weigh.way[s] = HK_REDUCED if traffic == "reduced" and way == "slots" else WAYS[way]
+            self.weigh.alone = all(instr.kind not in ("recv", "reduce") for step in steps for instr in step)
         self.nbytes, self.counts = about.nbytes, Counts.__new__(Counts)
         self.coded = codec
         if codec is not None:
@@ -89,9 +96,11 @@ cdef class Plan:
                 i += 1
 
     @property
-    def reads(self):
-        """Is reading the faster way for its messages, as was found?"""
-        return bool(self.weigh.reading)
+    def way(self):
+        """The fastest way for its messages, as was found: "slots", "reading" ...; "" where nothing is weighed."""
+        if not self.weigh.warm:
+            return ""
+        return self.ways[self.weigh.best]
 
     def words(self, tag):
         """The call in words; `tag`: a message's, which its plan does not know."""

@@ -1,22 +1,23 @@
-/* Slots, or the sender's memory: which way the messages of a plan go, where either may be faster.
+/* Slots, or the arrays' own memory, and who copies: which way the messages of a plan go, where any may be the fastest.
  *
  * Which one is depends on where the cores are, and a hypervisor moves them (bench/results/shared_memory.md).  Only the
  * time of whole calls tells: the work of copying alone does not, as each way disturbs what the caches hold for the rest.
- * So now and then all calls of a plan go by slots for a few times, and by reading for a few times.  Slots must go round
- * their circle first, since lines that were not used for a while are far away.  All ranks make the same calls of a plan,
- * and the count of calls alone says when they try.  So no time is a mixture of both ways.  Each rank then decides by its
- * own clock; where both ways take about the same, ranks may differ, and their messages go different ways. */
+ * So now and then all calls of a plan go each way for a few times.  Slots must go round their circle first, since lines
+ * that were not used for a while are far away.  All ranks make the same calls of a plan, and the count of calls alone
+ * says when they try.  So no time is a mixture of ways.  Each rank then decides by its own clock; where two ways take
+ * about the same, ranks may differ, and their messages go different ways. */
 #ifndef HK_WEIGH_H
 #define HK_WEIGH_H
 
 #include <stdint.h>
 
 enum {
-    HK_WEIGH_FIRST = 1,  /* calls that are read before one counts */
+    HK_WEIGH_WAYS = 4,   /* at most */
+    HK_WEIGH_FIRST = 1,  /* calls of a way that does not use slots before one counts */
     HK_WEIGH_TIMED = 4,  /* calls that count, but for the slowest of them: it may have been interrupted */
     HK_WEIGH_SOON = 2,   /* the first try ends after so many lengths of one ... */
-    HK_WEIGH_APART = 64, /* ... and each next one after twice as many, up to these: 1 % of calls go the other way */
-    HK_WEIGH_GAIN = 9    /* in tenths: what the other way must take at most */
+    HK_WEIGH_APART = 64, /* ... and each next one after twice as many, up to these: 1 % of calls go the other ways */
+    HK_WEIGH_GAIN = 9    /* in tenths: what another way must take at most */
 };
 
 /* The calls of a try that went one way. */
@@ -27,28 +28,37 @@ typedef struct hk_weigh_times {
 
 /* Of one plan on one rank. */
 typedef struct hk_weigh {
-    uint32_t warm;    /* calls that go by slots before one counts; 0: nothing is weighed, and the rest is not used */
-    uint32_t reading; /* is reading the faster way? */
-    uint32_t turn;    /* calls since the last try ended */
-    uint32_t apart;   /* lengths of a try until the next one has ended; 0: no call yet */
-    hk_weigh_times way[2]; /* by slots, and by reading */
+    uint32_t warm;  /* calls that go by the first way, slots, before one counts; 0: nothing is weighed, and the rest is not used */
+    uint32_t count; /* ways */
+    int way[HK_WEIGH_WAYS]; /* what each is called */
+    uint32_t best;  /* the fastest, as was found */
+    uint32_t alone; /* does nothing come to this rank?  Then time counts from the call's begin */
+    uint32_t turn;  /* calls since the last try ended */
+    uint32_t apart; /* lengths of a try until the next one has ended; 0: no call yet */
+    hk_weigh_times times[HK_WEIGH_WAYS];
 } hk_weigh;
 
-/* The calls of a try that go by slots; behind them are those that are read. */
+/* The calls of a try that go by slots; behind them are those of the other ways, one after the other. */
 static inline uint32_t hk_weigh_slots(const hk_weigh *w) { return w->warm + HK_WEIGH_TIMED; }
 
-static inline uint32_t hk_weigh_length(const hk_weigh *w) { return hk_weigh_slots(w) + HK_WEIGH_FIRST + HK_WEIGH_TIMED; }
-
-/* A try has ended.  Is the faster way another one now?  Calls that are still under way, or broke off, change nothing. */
-static inline void hk_weigh_decide(hk_weigh *w) {
-    const hk_weigh_times *usual = &w->way[w->reading], *other = &w->way[!w->reading];
-    const int whole = usual->count == HK_WEIGH_TIMED && other->count == HK_WEIGH_TIMED;
-    if (w->apart < HK_WEIGH_APART) w->apart *= 2;
-    if (whole && 10 * (other->ns - other->slowest) < HK_WEIGH_GAIN * (usual->ns - usual->slowest)) w->reading = !w->reading;
+static inline uint32_t hk_weigh_length(const hk_weigh *w) {
+    return hk_weigh_slots(w) + (w->count - 1) * (HK_WEIGH_FIRST + HK_WEIGH_TIMED);
 }
 
-/* Are the messages of the next call to be read?  `timed`: does this call count in a try? */
-static inline int hk_weigh_next(hk_weigh *w, int *timed) {
+/* A try has ended.  Is another way the fastest now?  Calls that are still under way, or broke off, change nothing. */
+static inline void hk_weigh_decide(hk_weigh *w) {
+    uint64_t least = HK_WEIGH_GAIN * (w->times[w->best].ns - w->times[w->best].slowest);
+    if (w->apart < HK_WEIGH_APART) w->apart *= 2;
+    for (uint32_t i = 0; i < w->count; i++)
+        if (w->times[i].count != HK_WEIGH_TIMED) return;
+    for (uint32_t i = 0; i < w->count; i++) {
+        const uint64_t takes = 10 * (w->times[i].ns - w->times[i].slowest);
+        if (i != w->best && takes < least) w->best = i, least = takes;
+    }
+}
+
+/* By which of the ways do the messages of the next call go?  `timed`: does this call count in a try? */
+static inline uint32_t hk_weigh_next(hk_weigh *w, int *timed) {
     const uint32_t slots = hk_weigh_slots(w), length = hk_weigh_length(w);
     if (w->apart == 0) w->apart = HK_WEIGH_SOON;
     if (w->turn == w->apart * length) {
@@ -57,19 +67,24 @@ static inline int hk_weigh_next(hk_weigh *w, int *timed) {
     }
     const uint32_t turn = w->turn++, begin = (w->apart - 1) * length, at = turn - begin;
     *timed = 0;
-    if (turn < begin) return (int)w->reading;
-    if (at == 0) w->way[0] = w->way[1] = (hk_weigh_times){0, 0, 0};
-    const int read = at >= slots;
-    *timed = at + HK_WEIGH_TIMED >= (read ? length : slots);
-    return read;
+    if (turn < begin) return w->best;
+    if (at == 0)
+        for (uint32_t i = 0; i < w->count; i++) w->times[i] = (hk_weigh_times){0, 0, 0};
+    if (at < slots) {
+        *timed = at >= w->warm;
+        return 0;
+    }
+    const uint32_t behind = at - slots, each = HK_WEIGH_FIRST + HK_WEIGH_TIMED;
+    *timed = behind % each >= HK_WEIGH_FIRST;
+    return 1 + behind / each;
 }
 
 /* One that counts has taken so long. */
-static inline void hk_weigh_learn(hk_weigh *w, int read, uint64_t ns) {
-    hk_weigh_times *way = &w->way[read];
-    way->count++;
-    way->ns += ns;
-    if (ns > way->slowest) way->slowest = ns;
+static inline void hk_weigh_learn(hk_weigh *w, uint32_t way, uint64_t ns) {
+    hk_weigh_times *t = &w->times[way];
+    t->count++;
+    t->ns += ns;
+    if (ns > t->slowest) t->slowest = ns;
 }
 
 #endif

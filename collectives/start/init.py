@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hocket.arguments import choices, optional, seconds, whole
+from hocket.collectives.arrays import shared
 from hocket.collectives.base.config import Config, given
 from hocket.collectives.base.groups import outside_group
 from hocket.collectives.choice import cache, setting
@@ -232,6 +233,9 @@ def _communicator(
         _worlds[:] = [*open_ones, comm]
     if make_default:
         default.set_default(comm)
+        window = shared.window_of(world.transports.values())
+        if settings.shared_arrays and window is not None and window.fd >= 0:
+            shared.begin(window, settings.shared_arrays)
     return comm
 
 

@@ -16,6 +16,7 @@ A_FLAG = "a flag: no data stands beside it"
 LOCKED = "its other side holds the same lock, or the GIL"
 CLOSING = "the descriptor goes, and nothing else is told by it"
 ALONE = {
+    ("collectives/arrays/arena.h", "hk_array"): "a number, for people",
     ("collectives/engine/drive.pyx", "drive"): "a number of engines, looked at for whether to look",
     ("collectives/engine/engine.pyx", "driven"): A_FLAG,
     ("collectives/engine/engine.pyx", "claim"): "under the GIL, with nothing pending: nobody else claims it",
@@ -37,6 +38,9 @@ ALONE = {
     ("collectives/waiting/progress.pyx", "follow"): LOCKED,
     ("collectives/waiting/progress.pyx", "waiting"): "a number of threads, looked at for whether to nap",
     ("collectives/waiting/queued.pyx", "cancel"): A_FLAG,
+    ("transports/shm/receive.h", "hk_ring_forget"): "who has taken what; no data is looked at behind it",
+    ("transports/shm/receive.h", "hk_take_share"): "the word alone, which its last change made whole",
+    ("transports/shm/send.h", "hk_write_share"): "a line of its own; and that it has written nothing more",
     ("collectives/waiting/queued.pyx", "look"): "the word alone: all calls end by it",
     ("collectives/waiting/queued.pyx", "drive_until"): "the word alone: all calls end by it",
     ("collectives/waiting/queued.pyx", "forked"): "the child has one thread",
@@ -55,7 +59,7 @@ ALONE = {
     ("transports/mpi/channel.h", "hk_mpi_close"): A_FLAG,
     ("transports/mpi/library.pyx", "end"): A_FLAG,
     ("transports/mpi/protocol.h", "hk_mpi_usable"): A_FLAG,
-    ("transports/shm/receive.h", "hk_window_holds"): "a descriptor that goes once; the system is asked about it",
+    ("transports/shm/ring.h", "hk_window_holds"): "a descriptor that goes once; the system is asked about it",
     ("transports/tcp/healing.h", "hk_line_breaks"): CLOSING,
     ("transports/tcp/healing.h", "hk_give_again"): LOCKED,
     ("transports/tcp/healing.pyx", "breaks"): CLOSING,

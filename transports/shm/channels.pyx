@@ -42,6 +42,8 @@ cdef extern from "transports/shm/ring.h" nogil:
         int far
         uint64_t far_moved, far_reduced
         int self
+        int reader
+        hk_consumer* back
         uint32_t slots_bytes, slots_most
         hk_shared_slots* shared
         char* (*take)(void* taker, size_t nbytes, const char** why) noexcept nogil
@@ -58,6 +60,8 @@ cdef extern from "transports/shm/ring.h" nogil:
         int pid
         uint32_t* peer_bell
         char* stage
+        const char* own
+        size_t own_bytes
 
 cdef extern from "transports/shm/send.h" nogil:
     const hk_channel_ops hk_producer_ops
@@ -199,7 +203,7 @@ cdef class RingChannels:
             raise TransportError(f"rank {peer} names a block outside its window")
         p.base.ops, p.base.fd = &hk_producer_ops, -1
         p.window, p.window_bytes = self.own.base, self.own.reserved
-        p.far, p.self = far, os.getpid()
+        p.far, p.self, p.reader = far, os.getpid(), self.pids[peer]
         p.far_moved, p.far_reduced = self.far_moved, self.far_reduced
         p.ring = <hk_ring*>(self.own.base + self.offset) + peer
         self.takers[peer].channels, self.takers[peer].reader = <void*>self, peer
@@ -209,7 +213,7 @@ cdef class RingChannels:
         p.base.bell = <uint32_t*>(self.own.base + BELL)
         c.base.ops, c.base.fd = &hk_consumer_ops, -1
         c.window, c.window_bytes, c.window_reserved, c.window_fd = theirs.base, end, theirs.reserved, &theirs.fd
-        c.pid = self.pids[peer]
+        c.pid, c.own, c.own_bytes, p.back = self.pids[peer], self.own.base, self.own.reserved, c
         c.ring = <hk_ring*>(theirs.base + offset) + self.rank
         c.peer_bell = p.peer_bell
         c.base.bell = p.base.bell

@@ -14,7 +14,6 @@
 #include <stdint.h>
 #include <string.h>
 #ifdef __SSE2__
-#include <emmintrin.h>
 #include <x86intrin.h>
 #endif
 
@@ -80,24 +79,13 @@ static inline void hk_fill_learn(hk_fill *f, const char *slot, uint32_t past, ui
     hk_fill_begin(f, HK_FILL_SETTLES, slot);
 }
 
-#ifdef __SSE2__
-/* `dst` is aligned to 16 bytes.  The fence puts the bytes before what says that they are there. */
-static inline void hk_fill_past(char *dst, const char *src, size_t len) {
-    const size_t whole = len & ~(size_t)15;
-    for (size_t i = 0; i < whole; i += 16)
-        _mm_stream_si128((__m128i *)(dst + i), _mm_loadu_si128((const __m128i *)(src + i)));
-    _mm_sfence();
-    memcpy(dst + whole, src + whole, len - whole);
-}
-#endif
-
 /* Copy into a slot.  `warm`: it has been written before, so its pages are there. */
 static inline void hk_fill_slot(hk_fill *f, char *slot, const void *src, size_t len, int warm) {
 #ifdef __SSE2__
     if (warm && len >= HK_FILL_TIMED) {
         const hk_fill_how how = hk_fill_next(f, slot, len);
         const uint64_t begin = __rdtsc();
-        how.past ? hk_fill_past(slot, (const char *)src, len) : hk_copy(slot, src, len);
+        how.past ? hk_copy_past(slot, (const char *)src, len) : hk_copy(slot, src, len);
         const uint64_t each = ((__rdtsc() - begin) << 10) / len;
         if (how.counts) hk_fill_learn(f, slot, how.past, each < UINT32_MAX / 8 ? (uint32_t)each + 1 : UINT32_MAX / 8);
         return;

@@ -5,24 +5,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include "system/atomics.h"
 #include "system/copy.h"
 #include "system/wait.h"
 #include "transports/shm/ring.h"
-
-/* Do these bytes lie in the producer's window?  Beyond its end is SIGBUS; it never shrinks (it is sealed).  It is asked
- * for its size only where a packet lies beyond what is known of it. */
-static inline int hk_window_holds(hk_consumer *c, uint64_t where, uint64_t len) {
-    struct stat file;
-    if (where <= c->window_bytes && len <= c->window_bytes - where) return 1;
-    const int fd = __atomic_load_n(c->window_fd, __ATOMIC_RELAXED); /* the window may be left meanwhile */
-    if (fd < 0 || fstat(fd, &file) != 0) return 0;
-    c->window_bytes = (size_t)file.st_size < c->window_reserved ? (size_t)file.st_size : c->window_reserved;
-    return where <= c->window_bytes && len <= c->window_bytes - where;
-}
 
 /* It could when the ranks met. */
 #define HK_NOT_READABLE \
@@ -40,7 +28,9 @@ static inline int hk_ring_open(hk_consumer *c) {
     if (hk_load32(&line->seq) != c->next + 1) return HK_AGAIN;
     uint32_t len = hk_relaxed32(&line->len); /* once: it may change between a check and a second look */
     const uint32_t flags = len & (HK_REF | HK_FAR);
-    len &= ~(uint32_t)(HK_REF | HK_FAR);
+    c->offered = (int)(len & (HK_OFFERED | HK_RATHER));
+    c->invited = 0;
+    len &= ~(uint32_t)HK_FLAGS;
     c->tag = hk_relaxed64(&line->tag);
     c->taken = c->fetched = c->staged = 0;
     c->remote = 0;
@@ -57,11 +47,12 @@ static inline int hk_ring_open(hk_consumer *c) {
     if (len == 0 || len > c->length) return hk_ring_fault(c);
     if (flags == HK_REF) {
         if (!hk_window_holds(c, where, len)) return hk_ring_fault(c);
+        if (c->pid == HK_NO_MEMORY) c->offered = 0;
         c->data = c->window + where;
         return 1;
     }
     if (flags == HK_FAR || c->pid == HK_NO_MEMORY || where == 0) return hk_ring_fault(c);
-    if (c->stage == NULL && (c->stage = (char *)aligned_alloc(HK_COPY_PAGE, HK_SLOT_BYTES)) == NULL) {
+    if (c->stage == NULL && (c->stage = (char *)aligned_alloc(HK_COPY_PAGE, HK_STAGE)) == NULL) {
         c->base.error = ENOMEM;
         return HK_FAULT;
     }
@@ -86,8 +77,8 @@ static inline long hk_ring_fetch(hk_consumer *c, void *dst, size_t len) {
 /* Fetch as many of them as the stage holds; 1, or HK_LOST, HK_FAULT. */
 static inline int hk_ring_stage(hk_consumer *c) {
     c->staged = c->fetched;
-    while (c->fetched < c->packet && c->fetched < c->staged + HK_SLOT_BYTES) {
-        size_t left = c->packet - c->fetched, room = c->staged + HK_SLOT_BYTES - c->fetched;
+    while (c->fetched < c->packet && c->fetched < c->staged + HK_STAGE) {
+        size_t left = c->packet - c->fetched, room = c->staged + HK_STAGE - c->fetched;
         long n = hk_ring_fetch(c, c->stage + (c->fetched - c->staged), left < room ? left : room);
         if (n < 0) return (int)n;
     }
@@ -127,6 +118,84 @@ static int hk_ring_consume(hk_channel *ch, const hk_call *call, size_t len, int 
     return 0;
 }
 
+/* Invite the producer to write the whole open packet to `dst`. */
+static inline void hk_invite(hk_consumer *c, char *dst) {
+    hk_invitation *v = &c->ring->invitation;
+    const hk_left left = {c->next + 1, 0, (uint16_t)hk_shares(c->packet)};
+    const size_t at = (size_t)(dst - c->own);
+    v->where = at < c->own_bytes && c->packet <= c->own_bytes - at ? at | HK_HERE : (uint64_t)(uintptr_t)dst;
+    v->written = v->refused = 0;
+    hk_store64(&v->left, hk_left_word(left));
+    c->into = dst;
+    c->invited = 1;
+    c->looks = 0;
+    hk_ring_bell(c->peer_bell);
+}
+
+/* Read these shares of the packet to where they belong; how many bytes, or HK_LOST, HK_FAULT. */
+static inline long hk_read_shares(hk_consumer *c, uint32_t begin, uint32_t end) {
+    size_t at = (size_t)begin * HK_SHARE, until = (size_t)end * HK_SHARE;
+    const size_t first = at;
+    if (until > c->packet) until = c->packet;
+    if (c->remote == 0) {
+        hk_copy_of(c->into + at, c->data + at, until - at, c->packet);
+        return (long)(until - first);
+    }
+    while (at < until) {
+        c->fetched = (uint32_t)at;
+        const long n = hk_ring_fetch(c, c->into + at, until - at);
+        if (n < 0) return n;
+        at += (size_t)n;
+    }
+    return (long)(until - first);
+}
+
+/* The bytes of this packet that have come since the last time, from the back those that were read here; or HK_AGAIN ... */
+static inline long hk_take_share(hk_consumer *c) {
+    hk_invitation *v = &c->ring->invitation;
+    const uint32_t all = hk_shares(c->packet), rather = (uint32_t)c->offered & HK_RATHER;
+    uint64_t word = hk_load64(&v->left);
+    for (;;) {
+        hk_left left = hk_left_of(word);
+        if (left.packet != c->next + 1 || left.begin > left.end || left.end > all) return hk_ring_fault(c);
+        const uint32_t refused = hk_load32(&v->refused);
+        if (left.begin == left.end && refused) {
+            if (refused > left.begin) return hk_ring_fault(c);
+            const long n = hk_read_shares(c, refused - 1, left.begin);
+            return n < 0 ? n : (long)(c->packet - c->taken);
+        }
+        if (left.begin == left.end)
+            return hk_load32(&v->written) == left.begin ? (long)(c->packet - c->taken) : HK_AGAIN;
+        if (rather && !refused && (left.begin || c->looks++ < HK_PATIENCE)) return HK_AGAIN;
+        uint32_t n = hk_share_of(all, 0);
+        if (n > (uint32_t)(left.end - left.begin)) n = left.end - left.begin;
+        left.end = (uint16_t)(left.end - n);
+        if (hk_swap64(&v->left, &word, hk_left_word(left))) return hk_read_shares(c, left.end, left.end + n);
+    }
+}
+
+/* The call has failed: what the producer has begun to write must be over before the caller has its memory again.  A dead
+ * one writes nothing more; one that has been stopped is not waited for longer than HK_FORGET_NS. */
+static void hk_ring_forget(hk_channel *ch) {
+    hk_consumer *c = (hk_consumer *)ch;
+    hk_invitation *v = &c->ring->invitation;
+    if (c->data == NULL || !c->invited) return;
+    uint64_t word = hk_load64(&v->left);
+    hk_left left;
+    do {
+        left = hk_left_of(word);
+        left.end = left.begin;
+    } while (!hk_swap64(&v->left, &word, hk_left_word(left)));
+    char byte;
+    struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)c->remote, 1};
+    for (const uint64_t began = hk_now(); hk_load32(&v->written) != left.begin && !hk_load32(&v->refused);) {
+        if (process_vm_readv(c->pid, &here, 1, &there, 1, 0) < 0 && errno == ESRCH) break;
+        if (hk_now() - began > HK_FORGET_NS) break;
+        hk_pause();
+    }
+    c->invited = 0;
+}
+
 static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
     hk_consumer *c = (hk_consumer *)ch;
     const uint64_t tag = c->tag;
@@ -139,9 +208,20 @@ static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t 
             return hk_ring_fault(c);
         }
     }
+    if (c->invited) {
+        n = hk_take_share(c);
+        if (n < 0) return n;
+        hk_ring_consume(ch, call, (size_t)n, 0);
+        c->staged = c->fetched = c->taken;
+        return n;
+    }
     if (c->remote && c->taken == c->fetched && hk_copy_is_slow(dst, (void *)(uintptr_t)(c->remote + c->fetched), len)) {
         int rc = hk_ring_stage(c); /* copied twice, which is faster still on a Zen 3 */
         if (rc != 1) return rc;
+    }
+    if (c->offered && c->taken == 0 && c->fetched == 0 && len >= c->packet) {
+        hk_invite(c, (char *)dst);
+        return hk_ring_recv(ch, call, dst, len);
     }
     if (c->remote && c->taken == c->fetched && len > 0) {
         size_t left = c->packet - c->taken;
@@ -159,6 +239,6 @@ static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t 
 }
 
 static const hk_channel_ops hk_consumer_ops = {
-    .peek = hk_ring_peek, .consume = hk_ring_consume, .recv = hk_ring_recv};
+    .peek = hk_ring_peek, .consume = hk_ring_consume, .recv = hk_ring_recv, .forget = hk_ring_forget};
 
 #endif

@@ -20,6 +20,9 @@
  * Bytes that already lie in the window (hocket.empty) are named where they are and not copied at all; so are long
  * ones in the producer's own memory, if the consumer may read that (process_vm_readv).  Not between threads: a call
  * that fails lets go of memory which a thread may be copying from; the system's copy would just end.
+ * A producer that waits for such a packet has an idle core.  So the consumer may invite it to write, too
+ * (process_vm_writev): the invitation says where, and what nobody has taken yet.  The producer takes from the front, the
+ * consumer from the back, a share at a time.  Who is late, or is not there, leaves all to the other one.
  *
  * The peer may scribble on the window: indices are masked, offsets and lengths are checked against the window on
  * every read, and read once.  Model-checked by ThreadSanitizer: tests/transports/shm/ring_stress.c. */
@@ -28,6 +31,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "transports/channel.h"
 #include "transports/shm/fill.h"
@@ -45,12 +49,20 @@ enum {
     HK_SMALL_SLOTS = 4,    /* ... behind the circle, if it is free: to fetch a line from further away costs more then */
     HK_REF = 1 << 30, /* the payload lies elsewhere in the window */
     HK_FAR = 1 << 29, /* ... or, with HK_REF, in the producer's own memory */
-    HK_PACKET_MAX = 1 << 28,
+    HK_OFFERED = 1 << 28, /* with HK_FAR: the producer writes, if it is invited ... */
+    HK_RATHER = 1 << 27,  /* ... and would rather do all of it */
+    HK_FLAGS = HK_REF | HK_FAR | HK_OFFERED | HK_RATHER,
+    HK_PACKET_MAX = 1 << 26,
     /* Shorter messages are copied wherever they lie, and so do not wait for their reader.  Above what the engine takes
      * for surely buffered (`eager` of its traits): two ranks that send before they receive would wait for ever. */
     HK_BY_REF_MIN = 16384 + 1,
     HK_FAR_PIECE_MIN = 4096,  /* a shorter piece of a long message is copied: a system call would cost more */
-    HK_FAR_AT_ONCE = 1 << 18, /* per system call, so that the messages of a step take turns */
+    /* Per system call, so that lanes take turns: of 4 MiB, pieces of 64 KiB took 1.3 to 1.6 times as long, of 1 MiB 1.0
+     * (bench/results/shared_memory.md). */
+    HK_FAR_AT_ONCE = 1 << 22,
+    HK_STAGE = 1 << 18,       /* of far payload that is not read into place, at a time: it stays in the core's own cache */
+    HK_SHARE = 4096,          /* an invitation counts in so many bytes ... */
+    HK_PATIENCE = 200,        /* ... and a producer that would rather do all has so many looks' time to begin */
     HK_NO_MEMORY = -1         /* as a pid: of a peer whose memory cannot be read */
 };
 
@@ -67,15 +79,46 @@ typedef struct hk_line {
     } u;
 } __attribute__((aligned(64))) hk_line;
 
+/* What a consumer invites its producer to: to write the bytes of a packet.  They are counted in HK_SHARE. */
+typedef struct hk_invitation {
+    uint64_t where;   /* the packet's place in the consumer's memory, or HK_HERE and in its window; which writes this ... */
+    uint64_t left;    /* ... and then what nobody has taken yet (hk_left); both change it */
+    uint32_t written; /* by the producer: so many are there, from the front ... */
+    uint32_t refused; /* ... or the system did not let it: all that it has taken from this one on, less 1, is the consumer's */
+} __attribute__((aligned(128))) hk_invitation;
+
+/* In one word, as who takes must know of which packet: its number, plus 1; the first that is left; the one behind the last. */
+typedef struct hk_left {
+    uint32_t packet;
+    uint16_t begin, end;
+} hk_left;
+
+static inline uint64_t hk_left_word(hk_left l) { return (uint64_t)l.packet << 32 | (uint64_t)l.end << 16 | l.begin; }
+
+static inline hk_left hk_left_of(uint64_t word) {
+    return (hk_left){(uint32_t)(word >> 32), (uint16_t)word, (uint16_t)(word >> 16)};
+}
+
+static inline uint32_t hk_shares(size_t bytes) { return (uint32_t)((bytes + HK_SHARE - 1) / HK_SHARE); }
+
+/* How many shares one of the two takes at a time: at most half of a packet, so that each has one; or one of them has all. */
+static inline uint32_t hk_share_of(uint32_t all, uint32_t rather) {
+    const uint32_t most = HK_FAR_AT_ONCE / HK_SHARE, whole = rather ? all : (all + 1) / 2;
+    return whole < most ? whole : most;
+}
+
 /* In the producer's window, one per reader. */
 typedef struct hk_ring {
     hk_line line[HK_LINES];
+    hk_invitation invitation;
     uint32_t released __attribute__((aligned(128))); /* written by the consumer only ... */
     uint32_t gone;                                   /* ... which sets this last */
     char pad[120];
 } hk_ring;
 
 #define HK_NEVER UINT64_MAX
+#define HK_HERE ((uint64_t)1 << 63)
+#define HK_FORGET_NS 1000000000u
 
 /* A communicator's block in the window: a ring for each rank. */
 #define HK_RINGS_BYTES(size) ((size_t)(size) * sizeof(hk_ring))
@@ -84,6 +127,7 @@ typedef struct hk_ring {
 #define HK_SLOTS_BYTES(circle) ((size_t)(circle) + HK_SMALL_SLOTS * HK_SMALL_BYTES)
 
 typedef struct hk_producer hk_producer;
+typedef struct hk_consumer hk_consumer;
 
 /* Memory of the window for `taker`, as long as that lives.  NULL: there is none, and `why` says why, as long. */
 typedef char *hk_take(void *taker, size_t nbytes, const char **why);
@@ -107,7 +151,10 @@ struct hk_producer {
     size_t window_bytes;
     int far;    /* the consumer may read this process's memory ... */
     uint64_t far_moved, far_reduced; /* ... and does so of messages of so many bytes that are moved, reduced; or HK_NEVER */
-    int self;   /* the pid of this process */
+    int self;   /* the pid of this process ... */
+    int reader; /* ... and of the consumer, whose memory may be written; or HK_NO_MEMORY */
+    hk_consumer *back; /* the channel from that rank, which knows its window */
+    uint32_t offered; /* the number of the last packet that it has offered to write, plus 1; 0: none yet */
     char *slots; /* the circle and the small slots, or NULL: not needed yet */
     uint32_t slots_bytes, slots_most; /* ... now, and when much has been sent: powers of two, at least 2 HK_SLOT_BYTES */
     hk_shared_slots *shared;
@@ -124,7 +171,7 @@ struct hk_producer {
     uint64_t end[HK_LINES];       /* ... and `cut` behind it */
 };
 
-typedef struct hk_consumer {
+struct hk_consumer {
     hk_channel base;
     hk_ring *ring;
     const char *window; /* the producer's, as mapped here */
@@ -139,9 +186,26 @@ typedef struct hk_consumer {
     const char *data; /* its payload; NULL: none open */
     uint64_t tag, length;
     uint64_t remote;  /* where the payload of a far packet lies in the producer's memory, 0: not far */
-    char *stage;      /* HK_SLOT_BYTES from a page's begin on, for far payload that is not read into place at once */
+    char *stage;      /* HK_STAGE from a page's begin on, for far payload that is not read into place at once */
     uint32_t fetched; /* bytes of the packet that were fetched; the last of them lie in the stage */
     uint32_t staged;  /* ... and where in the packet the stage begins */
-} hk_consumer;
+    int offered;      /* the open packet's flags HK_OFFERED, HK_RATHER */
+    int invited;      /* the producer may write it, ... */
+    char *into;       /* ... here */
+    uint32_t looks;   /* ... and has had so many looks' time to begin */
+    const char *own;  /* this rank's window ... */
+    size_t own_bytes; /* ... and the addresses kept for it */
+};
+
+/* Do these bytes lie in the producer's window?  Beyond its end is SIGBUS; it never shrinks (it is sealed).  It is asked
+ * for its size only where a packet lies beyond what is known of it. */
+static inline int hk_window_holds(hk_consumer *c, uint64_t where, uint64_t len) {
+    struct stat file;
+    if (where <= c->window_bytes && len <= c->window_bytes - where) return 1;
+    const int fd = __atomic_load_n(c->window_fd, __ATOMIC_RELAXED); /* the window may be left meanwhile */
+    if (fd < 0 || fstat(fd, &file) != 0) return 0;
+    c->window_bytes = (size_t)file.st_size < c->window_reserved ? (size_t)file.st_size : c->window_reserved;
+    return where <= c->window_bytes && len <= c->window_bytes - where;
+}
 
 #endif

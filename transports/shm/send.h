@@ -40,13 +40,15 @@ static inline void hk_publish_ref(hk_producer *p, uint64_t tag, uint64_t length,
     hk_publish_at(p, tag, length, (uint64_t)(at - p->window), len);
 }
 
-/* The caller's memory is named, not copied; `settled` says when it has been read. */
-static inline void hk_publish_named(hk_producer *p, uint64_t tag, uint64_t length, const char *at, uint32_t len) {
+/* The caller's memory is named, not copied; `settled` says when it has been read.  `flags`: does it offer to write? */
+static inline void hk_publish_named(hk_producer *p, uint64_t tag, uint64_t length, const char *at, uint32_t len,
+                                    uint32_t flags) {
     if (at >= p->window && at < p->window + p->window_bytes) {
-        hk_publish_ref(p, tag, length, at, len);
+        hk_publish_ref(p, tag, length, at, len | flags);
     } else {
-        hk_publish_at(p, tag, length, (uint64_t)(uintptr_t)at, len | HK_FAR);
+        hk_publish_at(p, tag, length, (uint64_t)(uintptr_t)at, len | HK_FAR | flags);
     }
+    if (flags) p->offered = p->next;
     p->ref_until = p->next;
 }
 
@@ -65,11 +67,23 @@ static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t le
 
 /* From how many bytes on are messages of a call read in the producer's own memory? */
 static inline uint64_t hk_far_from(const hk_producer *p, int traffic) {
-    switch (traffic) {
+    switch (traffic & HK_TRAFFIC) {
     case HK_MOVED: return p->far_moved;
     case HK_REDUCED: return p->far_reduced;
-    case HK_READ: return HK_BY_REF_MIN;
+    case HK_READ:
+    case HK_WRITTEN:
+    case HK_BOTH: return HK_BY_REF_MIN;
     default: return HK_NEVER;
+    }
+}
+
+/* What does the producer of such a message offer? */
+static inline uint32_t hk_offers(const hk_producer *p, int traffic) {
+    if (p->reader == HK_NO_MEMORY) return 0;
+    switch (traffic & HK_TRAFFIC) {
+    case HK_WRITTEN: return HK_OFFERED | HK_RATHER;
+    case HK_BOTH: return HK_OFFERED;
+    default: return 0;
     }
 }
 
@@ -79,7 +93,7 @@ static inline uint64_t hk_far_from(const hk_producer *p, int traffic) {
 static inline int hk_by_name(const hk_producer *p, int traffic, const void *src, uint64_t length, size_t len) {
     const char *c = (const char *)src;
     const uint64_t far_from = hk_far_from(p, traffic);
-    if (length < HK_BY_REF_MIN || (traffic == HK_REDUCED && far_from == HK_NEVER)) return 0;
+    if (length < HK_BY_REF_MIN || ((traffic & HK_TRAFFIC) == HK_REDUCED && far_from == HK_NEVER)) return 0;
     if (c >= p->window && c < p->window + p->window_bytes) return len <= (size_t)(p->window + p->window_bytes - c);
     if (!p->far || length < far_from || len < HK_FAR_PIECE_MIN) return 0;
     return hk_can_be_read(p, c, len);
@@ -142,7 +156,7 @@ static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, u
     }
     if (hk_by_name(p, call->traffic, src, length, len)) {
         if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
-        hk_publish_named(p, tag, length, (const char *)src, (uint32_t)len);
+        hk_publish_named(p, tag, length, (const char *)src, (uint32_t)len, hk_offers(p, call->traffic));
         return (long)len;
     }
     if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
@@ -152,12 +166,55 @@ static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, u
     if (slot == NULL) return HK_AGAIN;
     hk_fill_slot(&p->fill, slot, src, len, p->cut > p->slots_bytes);
     hk_publish_ref(p, tag, length, slot, (uint32_t)len);
+    if (call->traffic & HK_TIMED) p->ref_until = p->next;
     return (long)len;
+}
+
+/* Write a share of the packet that the consumer invites to.  If the system does not let us, the consumer reads it. */
+static inline void hk_write_share(hk_producer *p) {
+    hk_invitation *v = &p->ring->invitation;
+    uint64_t word = hk_load64(&v->left);
+    hk_left left = hk_left_of(word);
+    if (p->offered - left.packet >= HK_LINES) return; /* none of those that are under way */
+    /* The consumer could have changed this line; but it may read all of this process's memory anyway. */
+    const hk_line *line = &p->ring->line[(left.packet - 1) % HK_LINES];
+    const uint32_t len = hk_relaxed32(&line->len), bytes = len & ~(uint32_t)HK_FLAGS, all = hk_shares(bytes);
+    if (!(len & HK_OFFERED) || left.end > all) return;
+    const uint64_t from = hk_relaxed64(&line->u.ref.where) + (len & HK_FAR ? 0 : (uint64_t)(uintptr_t)p->window);
+    const uint64_t to = hk_relaxed64(&v->where), here = to & ~HK_HERE;
+    if ((to & HK_HERE) && (!p->back || !hk_window_holds(p->back, here, bytes))) return;
+    uint32_t taken;
+    do {
+        left = hk_left_of(word);
+        if (left.begin >= left.end) return;
+        taken = hk_share_of(all, len & HK_RATHER);
+        if (taken > (uint32_t)(left.end - left.begin)) taken = left.end - left.begin;
+    } while (!hk_swap64(&v->left, &word, word + taken) && hk_left_of(word).packet == left.packet);
+    if (hk_left_of(word).packet != left.packet) return;
+    size_t at = (size_t)left.begin * HK_SHARE, end = at + (size_t)taken * HK_SHARE;
+    if (end > bytes) end = bytes;
+    if (to & HK_HERE) {
+        hk_copy_of((char *)p->back->window + here + at, (const char *)(uintptr_t)from + at, end - at, bytes);
+        at = end;
+    }
+    while (at < end) {
+        struct iovec mine = {(void *)(uintptr_t)(from + at), end - at}, there = {(void *)(uintptr_t)(to + at), end - at};
+        const long n = process_vm_writev(p->reader, &mine, 1, &there, 1, 0);
+        if (n <= 0) {
+            p->reader = HK_NO_MEMORY;
+            hk_store32(&v->refused, left.begin + 1u);
+            break;
+        }
+        at += (size_t)n;
+    }
+    if (at >= end) hk_store32(&v->written, left.begin + taken);
+    hk_ring_bell(p->peer_bell);
 }
 
 static int hk_ring_settled(hk_channel *ch, const hk_call *call) {
     hk_producer *p = (hk_producer *)ch;
     (void)call;
+    if (p->offered && p->reader != HK_NO_MEMORY) hk_write_share(p);
     return hk_is_released(p, p->ref_until);
 }
 
@@ -184,7 +241,8 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call
     if (by_name) {
         if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
         for (int i = 0; i < n; i++)
-            hk_publish_named((hk_producer *)chs[i], tag, length, (const char *)src, (uint32_t)len);
+            hk_publish_named((hk_producer *)chs[i], tag, length, (const char *)src, (uint32_t)len,
+                             hk_offers((hk_producer *)chs[i], call->traffic));
         return (long)len;
     }
     hk_shared_slots *m = first->shared;
@@ -207,6 +265,7 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call
         hk_publish_ref(p, tag, length, slot, (uint32_t)len);
         m->reader[s][i] = p;
         m->until[s][i] = p->next;
+        if (call->traffic & HK_TIMED) p->ref_until = p->next;
     }
     m->readers[s] = n;
     small ? m->next_small++ : m->next++;

@@ -1,8 +1,10 @@
-"""Messages that are only moved go through slots or are read, whichever is faster where the cores are now."""
+"""Messages go through slots, are read, written, or both, whichever is the fastest where the cores are now."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from support import c_rules, jobs
 from support.compiled import compiled
@@ -13,16 +15,23 @@ COUNTS = """
 #include <dlfcn.h>
 #include <sys/uio.h>
 #include <unistd.h>
-long messages_read;
-ssize_t process_vm_readv(pid_t pid, const struct iovec *to, unsigned long n, const struct iovec *from, unsigned long m,
-                         unsigned long flags) {
-    if (pid != getpid() && n == 1 && to->iov_len >= 65536) __atomic_fetch_add(&messages_read, 1, __ATOMIC_RELAXED);
-    ssize_t (*real)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long, unsigned long);
-    *(void **)&real = dlsym(RTLD_NEXT, "process_vm_readv");
-    return real(pid, to, n, from, m, flags);
+typedef ssize_t calls(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long, unsigned long);
+long messages_read, messages_written;
+static void count(long *which, pid_t pid, const struct iovec *here, unsigned long n) {
+    if (pid != getpid() && n == 1 && here->iov_len >= 65536) __atomic_fetch_add(which, 1, __ATOMIC_RELAXED);
 }
+#define COUNTED(name, which) \\
+    ssize_t name(pid_t pid, const struct iovec *here, unsigned long n, const struct iovec *there, unsigned long m, \\
+                 unsigned long flags) { \\
+        count(which, pid, here, n); \\
+        calls *real; \\
+        *(void **)&real = dlsym(RTLD_NEXT, #name); \\
+        return real(pid, here, n, there, m, flags); \\
+    }
+COUNTED(process_vm_readv, &messages_read)
+COUNTED(process_vm_writev, &messages_written)
 """
-"""It is put before the system's own, and counts the long pieces that are read from other processes."""
+"""It is put before the system's own, and counts the long pieces that are read from, and written to, other processes."""
 TRIES = """
     import ctypes
     import numpy as np
@@ -40,21 +49,108 @@ TRIES = """
                 assert np.array_equal(y[peer * n : (peer + 1) * n], mine + peer), (step, n, peer)
             assert np.array_equal(comm.allgather(x[:n] + comm.rank).reshape(-1, n)[1], x[:n] + 1), (step, n)
     told, plans = comm.explain(), comm.membership.main.engine.plans.values()
-    assert ("memory from 4 MiB on (from 128 KiB on if that is faster)" in told) is ({weighed} is not None)
-    assert ("reading is the faster way now for" in told) is any(plan.reads for plan in plans)
-    print(ctypes.c_long.in_dll(ctypes.CDLL(None), "messages_read").value)
+    rule = "memory from 4 MiB on (or whichever way is faster, from 128 KiB on)"
+    assert (rule in told) is bool({weighed})
+    assert ("reading is the faster way now for" in told) is any(plan.way == "reading" for plan in plans)
+    print(*(ctypes.c_long.in_dll(ctypes.CDLL(None), f"messages_{{how}}").value for how in ("read", "written")))
     comm.close()
 """
-"""`steps`: 28 are enough for tries of both ways."""
+"""`steps`: 44 are enough for tries of all ways."""
+FORCED = """
+    import ctypes
+    import numpy as np
+    import hocket
+    from hocket.collectives.engine.queue import Queue
+    Queue.weighs = lambda self, traffic, longest: (({way!r},), 1, {way!r}) if longest > 1 << 14 else ()
+    comm = hocket.init(transport="shm")
+    p, me = comm.size, comm.rank
+    other, before = (me + 1) % p, (me - 1) % p
+    for n, odd in ((24_576, 0), (24_577, 1), (786_432, 3), (3_145_729, 1)):        # 96 KiB to 12 MiB
+        ramp = np.arange(n, dtype=np.float32) % 1000
+        x = np.zeros(n + odd, np.float32)[odd:]
+        x[:] = ramp + me
+        many, out = np.concatenate([x + 10 * q for q in range(p)]), np.zeros(n + 9, np.float32)[9:]
+        ranks = np.arange(p, dtype=np.float32)
+        for here, there in ((1, 1), (0, 1), (1, 0)):            # in memory that both have mapped, or one of the two is
+            mine, its = ((hocket.empty(n) if shared else np.empty(n, np.float32)) for shared in (here, there))
+            mine[:] = x
+            assert np.array_equal(comm.sendrecv(mine, other, its, before), ramp + before), n
+            rows = (hocket.empty if there else np.empty)((p, n), np.float32)
+            assert np.array_equal(comm.allgather(mine, out=rows), np.add.outer(ranks, ramp)), n
+            assert np.array_equal(comm.broadcast(its if me else mine, root=0), ramp), n
+            assert np.array_equal(comm.allreduce(mine, out=its), ramp * p + p * (p - 1) / 2), n
+        assert np.array_equal(comm.broadcast(x.copy(), root=p - 1), ramp + p - 1), n
+        assert np.array_equal(comm.allgather(x).reshape(p, n), np.add.outer(ranks, ramp)), n
+        assert np.array_equal(comm.alltoall(many).reshape(p, n), np.add.outer(ranks, ramp + 10 * me)), n
+        assert np.array_equal(comm.allreduce(x.copy()), ramp * p + p * (p - 1) / 2), n
+        assert np.array_equal(comm.reduce_scatter(many), (ramp + 10 * me) * p + p * (p - 1) / 2), n
+        assert np.array_equal(comm.sendrecv(x, other, out, before), ramp + before), n
+        later = comm.send(x, other, async_op=True)
+        assert np.array_equal(comm.recv(out, before), ramp + before), n
+        later.wait()
+        gathered = comm.gather(x, root=0)
+        assert me or np.array_equal(gathered.reshape(p, n), np.add.outer(ranks, ramp)), n
+    print(*(ctypes.c_long.in_dll(ctypes.CDLL(None), f"messages_{{how}}").value for how in ("read", "written")))
+    comm.close()
+"""
+WANTED = {"slots": (0, 0), "reading": (1, 0), "writing": (1, 1), "both cores": (1, 1)}
+"""Is anything read, and written?  What is reduced is read in any case, but for slots."""
+LATE = """
+    import numpy as np, time
+    import hocket
+    from hocket.collectives.engine.queue import Queue
+    Queue.weighs = lambda self, traffic, longest: (({way!r},), 1, {way!r})
+    comm = hocket.init(transport="shm")
+    x = np.full(3_000_000, comm.rank, np.float32)
+    if comm.rank == 0:                      # it has sent, and computes; nobody drives its message until it waits
+        work = comm.send(x, 1, async_op=True)
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            pass
+        work.wait()
+    else:
+        out = np.ones_like(x)
+        begin = time.monotonic()
+        comm.recv(out, 0)
+        assert not out.any() and time.monotonic() - begin < 0.4
+    comm.barrier()
+    if comm.rank == 0:                      # a call that fails gives its array back: nothing is written there any more
+        try:
+            comm.broadcast(x, root=0, timeout=0.3)
+        except hocket.Error as error:
+            print(type(error).__name__)
+    else:
+        time.sleep(0.6)
+        try:
+            comm.broadcast(x, root=0, timeout=0.3)
+        except hocket.Error as error:
+            print(type(error).__name__)
+"""
 
 
 def test_the_faster_way_is_found(tmp_path: Path) -> None:
     c_rules.hold(SOURCE, tmp_path)
 
 
+def counted(size: int, source: str, folder: Path) -> list[list[int]]:
+    """Pieces that each rank has read, and written."""
+    (folder / "counts.c").write_text(COUNTS)
+    counts = str(compiled(folder / "counts.so", [folder / "counts.c"], "-shared", "-fPIC", "-O1"))
+    return [[int(n) for n in out.split()] for out in jobs.run(size, source, LD_PRELOAD=counts)]
+
+
 def test_results_are_right_whichever_way(tmp_path: Path) -> None:
-    (tmp_path / "counts.c").write_text(COUNTS)
-    counts = str(compiled(tmp_path / "counts.so", [tmp_path / "counts.c"], "-shared", "-fPIC", "-O1"))
-    for size, weighed, steps in ((2, 1 << 17, 28), (3, 1 << 17, 28), (2, None, 2)):
-        counted = jobs.run(size, TRIES.format(weighed=weighed, steps=steps), LD_PRELOAD=counts)
-        assert all((int(out) > 0) == (weighed is not None) for out in counted), (size, weighed, counted)
+    for size, weighed, steps in ((2, 1 << 17, 44), (2, None, 2)):
+        for read, written in counted(size, TRIES.format(weighed=weighed, steps=steps), tmp_path):
+            assert (read > 0, written > 0) == (weighed is not None,) * 2, (weighed, read, written)
+
+
+@pytest.mark.parametrize("way", WANTED)
+def test_each_way_alone(way: str, tmp_path: Path) -> None:
+    for read, written in counted(3 if way == "writing" else 2, FORCED.format(way=way), tmp_path):
+        assert (read > 0, written > 0) == WANTED[way], (read, written)
+
+
+def test_nobody_waits_for_who_does_not_help() -> None:
+    for way in ("writing", "both cores"):
+        assert set(jobs.run(2, LATE.format(way=way), stay=False)) <= {"TimeoutError\n", "PeerLostError\n"}

@@ -86,8 +86,8 @@ REFUSED: dict[str, Call] = {
 """Calls outside of a group: is the result right?"""
 APART = {
     "Grid", "Layout", "PROC_NULL", "Selector", "Work", "communicator", "empty", "explain", "expression", "grid_shape",
-    "group", "on_stream", "premul_sum", "rank", "register", "set_timeout", "show", "size", "stats",
-    "zeros",  # nothing is sent
+    "group", "on_stream", "premul_sum", "rank", "register", "set_timeout", "shared_arrays", "show", "size",
+    "stats", "zeros",  # nothing is sent
     "probe", "test_any", "wait_all", "wait_any", "close",  # for what was sent before
     "mark", "recorder", "trace",  # what this rank did
     "init", "from_mpi", "local_world", "listen", "connect", "publish", "fetch", "Reader",  # a job of its own
