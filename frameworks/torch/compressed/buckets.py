@@ -17,7 +17,7 @@ from hocket.training.worker import Worker
 
 if TYPE_CHECKING:
     from hocket.compression import Bucket, Compressor, Step
-    from hocket.compression.rates import Rate
+    from hocket.compression.entries import Rate
     from hocket.torch.compressed.rates import Rates
 
 
