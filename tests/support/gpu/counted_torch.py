@@ -6,12 +6,11 @@ among these are refused, as torch does.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from typing import Any
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 
 from hocket.system.cuda import driver
 from support.gpu import counted, tensors
@@ -113,23 +112,41 @@ def wrapped(value: Any) -> Any:
     return on_gpu(value)
 
 
-class Made(TorchFunctionMode):
-    """Tensors made on "cuda" are on the stand-in's GPU."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        how = kwargs or {}
-        if getattr(function, "__name__", "") == "pin_memory":
-            return args[0]
-        asked = [*flattened(tuple(args)), how.get("device")]
-        if any("cuda" in str(each) for each in asked if isinstance(each, torch.device | str)):
-            return call(function, args, how)
-        return function(*args, **how)
+def to(tensor: torch.Tensor, *where: Any, **how: Any) -> Any:
+    """torch.Tensor.to, for tensors of the CPU."""
+    if any("cuda" in str(each) for each in where):
+        return call(torch._C.TensorBase.to, (tensor, *where), how)
+    return torch._C.TensorBase.to(tensor, *where, **how)
 
 
-def install() -> contextlib.AbstractContextManager[Any]:
+def pinned(empty: Any, *shape: Any, pin_memory: bool = False, **how: Any) -> torch.Tensor:
+    """torch.empty, where no memory can be pinned."""
+    made: torch.Tensor = empty(*shape, **how)
+    return made
+
+
+class Stream(tensors.Stream):
+    """torch.cuda.Stream: a new one."""
+
+    def __init__(self, device: Any = None) -> None:
+        super().__init__(driver.device(0).take_stream())
+
+    def synchronize(self) -> None:
+        driver.device(0).synchronize(self.cuda_stream)
+
+    def __del__(self) -> None:
+        driver.device(0).give_stream(self.cuda_stream)
+
+
+def install() -> None:
+    """Let hocket find these in the place of torch's."""
     tensors.install()
-    counted.current = lambda: tensors.current_stream().cuda_stream
-    return Made()
+    module: Any = torch
+    module.cuda.Stream, module.futures.Future = Stream, tensors.Future
+    module.Tensor.pin_memory, module.Tensor.to = lambda tensor: tensor, to
+    module.empty = functools.partial(pinned, torch.empty)
+    own: Any = counted
+    own.current = lambda: tensors.current_stream().cuda_stream
 
 
 def place(host: Any) -> Tensor:

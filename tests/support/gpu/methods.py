@@ -22,6 +22,8 @@ METHODS: tuple[Any, ...] = (
     DGC(0.05, nesterov=True, warmup=[0.5, 0.25]), DGC(0.02, clip=0.5, masking=False), "ef21:topk:0.1", "ef21:int8",
     "powersgd:1", "powersgd:4", "powersgd:2:bf16",
 )  # fmt: skip
+FEW: tuple[Any, ...] = ("sign", "doublesqueeze:int8", "topk:0.03:fp16", METHODS[15], "powersgd:2:bf16")
+"""One of each kind."""
 ON_HOST = ("threshold:0.1", "nonzero", "elias:4", "shared:1", "twobits:0.1", "adasum")
 SHAPES = ((33, 47), (130,), (40, 3, 5), (1,))
 
@@ -91,7 +93,7 @@ def beside(comm: Any, method: Any, place: Place, read: Place, **how: Any) -> Non
 def everything(comm: Any, place: Place, read: Place, methods: Sequence[Any] = METHODS) -> None:
     for method in methods:
         beside(comm, method, place, read)
-    for method in ("int8", "topk:0.05", "powersgd:2"):
+    for method in ("int8", "topk:0.05", "powersgd:2") if methods is METHODS else ("int8",):
         beside(comm, method, place, read, feedback=False)
         beside(comm, method, place, read, decay=0.5)
     for method in ON_HOST:
