@@ -17,10 +17,10 @@ from hocket.codecs import Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.choice.names import resolved
 from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all
-from hocket.compression.memory import Array, described, empty, finite, on_host, squared, taken, zeros
-from hocket.compression.method import Averaged, Method, single
-from hocket.compression.residuals import Residuals, near, owing, sums
-from hocket.compression.step import OnGpu, Outcome, Step
+from hocket.compression.memory import Array, chosen, copied, described, empty, finite, on_host, squared, taken, zeros
+from hocket.compression.method import Averaged, Method, check_place, single
+from hocket.compression.residuals import Residuals, near, owing, spoilt, sums
+from hocket.compression.step import OnGpu, Outcome, Step, on_gpu
 from hocket.errors import ArgumentError
 from hocket.extending import at_once
 
@@ -124,11 +124,7 @@ class Compressor:
     ) -> list[Averaged]:  # fmt: skip
         """The same of vectors on a GPU: nothing is decided on the host, and nothing waits."""
         method, flat = self.method, bucket.flat
-        if method.host:
-            raise ArgumentError(
-                f"{method.name!r} works in host memory: {method.host}; x is {described(flat)}: pass a copy in host "
-                "memory, or take a codec, topk, dgc, ef21 or powersgd"
-            )
+        check_place(method, flat)
         for part, array in zip(bucket.parts, arrays, strict=True):
             if part is not array:
                 part[...] = array
@@ -140,32 +136,27 @@ class Compressor:
                 flat[...] = left.flat
             averages = method.feed(self.comm, bucket, owed.flat if same else None, left.flat)
         else:
-            whole = left.flat
-            whole += (whole * 0).sum()  # a NaN, where one is: a part might not be sent, and stay
+            spoilt(left.flat)
             for entry in entries:
                 entry.kept = near(entry.kept, flat)
             kepts = [method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
             averages = method.average_all(self.comm, left, bucket, kepts, self._seeds(bucket.keys, entries))
-        there = finite(flat)
-        for one in averages:
-            there = there if one.finite is None else there & one.finite
         if op == "sum":
             flat *= single(self.comm.size)
         for part, array in zip(bucket.parts, arrays, strict=True):
             if part is not array:
                 array[...] = part
-        ratios = [entry.lr / lr if lr and entry.lr else 1.0 for entry, lr in zip(entries, rates, strict=True)]
-        for entry, lr in zip(entries, rates, strict=True):
-            entry.lr = entry.lr if lr is None else lr
-            entry.square, entry.left_square = square, None if self.feedback else squared(left.flat)
         results = [flat] if bucket.parts[0] is arrays[0] else arrays
-        kept = [one.kept for one in averages]
-        outcome = OnGpu(entries, results, there, kept, ratios, owed, left if self.feedback else None)
-        if self._step:
-            self._step.add(outcome, *entries)
-        else:
-            outcome.settle(there)
+        kept = left if self.feedback else None
+        self._settle_on_gpu(on_gpu(entries, results, averages, owed, left, kept, square, rates))
         return averages
+
+    def _settle_on_gpu(self, made: OnGpu) -> None:
+        """The same of all in a call."""
+        if self._step:
+            self._step.add(made, *made.entries)
+        else:
+            made.settle(made.finite)
 
     def _owed(self, entries: Sequence[Entry]) -> list[Array | None]:
         return [entry.residual if self.feedback else None for entry in entries]
@@ -214,6 +205,19 @@ class Compressor:
             wanted = (self.comm.size, *result.shape)
             raise ArgumentError(f"out has shape {result.shape}, so x must have {wanted}; got {array.shape}")
         entry = self._entry(key, array, array.shape, sharded=True)
+        if not on_host(array):
+            check_place(self.method, array)
+            one = Bucket(array.reshape(-1), [array], [key])
+            owed, left = self._residuals.of([key], [entry], array)
+            square = sums(one, owed if self.feedback else None, [self._factor(entry, lr)], left)
+            spoilt(left.flat)
+            averaged = self.method.scatter(self.comm, left.parts[0], result)
+            if op == "sum":
+                result *= single(self.comm.size)
+            kept = left if self.feedback else None
+            self._settle_on_gpu(on_gpu([entry], [result], [averaged], owed, left, kept, square, [lr]))
+            self._count(entry, array.nbytes, averaged, time.perf_counter() - began)
+            return out
         vector = self._scratch(0, [entry], array).parts[0]
         square = owing(array, self._owed([entry])[0], self._factor(entry, lr), vector)
         averaged = self.method.scatter(self.comm, vector, result)
@@ -237,10 +241,18 @@ class Compressor:
         if result.shape != (self.comm.size, *array.shape):
             wanted = (self.comm.size, *array.shape)
             raise ArgumentError(f"x has shape {array.shape}, so out must have {wanted}; got {result.shape}")
-        if np.may_share_memory(array, result):  # x may be its row of out, as elsewhere
-            array = array.copy()
+        check_place(self.method, array)
+        if not on_host(array) or np.may_share_memory(array, result):  # x may be its row of out, as elsewhere
+            array = copied(array)
         entry = self._entry(key, array, array.shape, (0,), sharded=True)
-        averaged = self.method.gather(self.comm, array, result, entry.kept)
+        averaged = self.method.gather(self.comm, array, result, near(entry.kept, array))
+        if not on_host(array):
+            there, left = finite(result), array - result[self.comm.rank]
+            was = entry.kept.get("all", 0.0)
+            entry.kept = {name: chosen(there, each, was) for name, each in averaged.kept.items()}
+            entry.square, entry.left_square = squared(array), squared(left)
+            self._count(entry, array.nbytes, averaged, time.perf_counter() - began)
+            return out
         entry.steps += 1
         entry.kept = averaged.kept if math.isfinite(squared(result)) else {}  # the same on all ranks
         seconds = entry.stats.seconds + time.perf_counter() - began

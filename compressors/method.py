@@ -11,7 +11,7 @@ import numpy as np
 from hocket.arguments import choices
 from hocket.codecs import HALF_NAMES
 from hocket.compression.bucket import Bucket
-from hocket.compression.memory import Array, on_host
+from hocket.compression.memory import Array, described, on_host
 from hocket.errors import ArgumentError
 
 Kept = dict[str, Array]
@@ -129,3 +129,12 @@ def chunks(x: Array, step: int = CHUNK) -> Iterator[slice]:
 def single(number: float) -> float:
     """The float32 that is nearest: what arrays of float32 are multiplied by, whichever library's they are."""
     return float(np.float32(number))
+
+
+def check_place(method: Method, x: Array) -> None:
+    """Raise ArgumentError where this method cannot work with x."""
+    if method.host and not on_host(x):
+        raise ArgumentError(
+            f"{method.name!r} works in host memory: {method.host}; x is {described(x)}: pass a copy in host memory, or "
+            "take a codec, topk, dgc, ef21 or powersgd"
+        )

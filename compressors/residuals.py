@@ -86,3 +86,8 @@ def near(kept: Kept, like: Array) -> Kept:
     return {
         name: moved(each, like) if on_host(each) and each.dtype.kind == "f" else each for name, each in kept.items()
     }
+
+
+def spoilt(whole: Array) -> None:
+    """Make all of it NaN where an element is not finite, on a GPU: a part might not be sent, and stay."""
+    whole += (whole * 0).sum()

@@ -12,8 +12,8 @@ import numpy as np
 
 from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry
-from hocket.compression.memory import Array, chosen, on_host
-from hocket.compression.method import Kept
+from hocket.compression.memory import Array, chosen, finite, on_host, squared
+from hocket.compression.method import Averaged, Kept
 
 
 class Outcome(NamedTuple):
@@ -87,6 +87,19 @@ class OnGpu(NamedTuple):
 
     def kept_for_later(self) -> OnGpu:
         return self
+
+
+def on_gpu(
+    entries: Sequence[Entry], results: Sequence[Array], averages: Sequence[Averaged], owed: Bucket, left: Bucket,
+    kept: Bucket | None, square: Any, rates: Sequence[float | None],
+) -> OnGpu:  # fmt: skip
+    """The outcome of a call at these rates that has just been made; `kept`: `left`, or None without feedback."""
+    ratios = [entry.lr / lr if lr and entry.lr else 1.0 for entry, lr in zip(entries, rates, strict=True)]
+    for entry, lr in zip(entries, rates, strict=True):
+        entry.lr = entry.lr if lr is None else lr
+        entry.square, entry.left_square = square, squared(left.flat) if kept is None else None
+    flags = [finite(each) for each in results] + [one.finite for one in averages if one.finite is not None]
+    return OnGpu(entries, results, reduce(operator.and_, flags), [one.kept for one in averages], ratios, owed, kept)
 
 
 class Step:

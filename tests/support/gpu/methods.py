@@ -90,12 +90,40 @@ def beside(comm: Any, method: Any, place: Place, read: Place, **how: Any) -> Non
     assert 0 <= there.stats(keys[0]).error < 10 and there.stats(keys[0]).calls
 
 
+def rows(comm: Any, place: Place, read: Place) -> None:
+    """`reduce_scatter` and `allgather` of a Compressor, which FSDP2 uses."""
+    for method in ("int8", "int4", "sign"):
+        host, there = Compressor(comm, method), Compressor(comm, method)
+        for turn in range(3):
+            x = np.random.default_rng([comm.rank, turn]).standard_normal((comm.size, 30, 11), np.float32)
+            if turn == 1 and comm.rank == 0:
+                x[1, 2, 3] = np.nan
+            given, out, into = place(x), place(x[0]), np.empty_like(x[0])
+            few = np.random.default_rng(comm.rank).standard_normal(700, np.float32) + turn
+            wanted = np.zeros((comm.size, 700), np.float32)
+            mine, every = place(few), place(wanted)
+            with counting():
+                there.reduce_scatter(given, "rows", out, "sum" if turn else "avg", lr=0.1)
+                there.allgather(mine, "all", every)
+            host.reduce_scatter(x.copy(), "rows", into, "sum" if turn else "avg", lr=0.1)
+            host.allgather(few, "all", wanted)
+            same(read(out), into, f"rows of {method}, {turn}", near=False)
+            same(read(given), x, "x keeps its values", near=False)
+            same(read(every), wanted, f"gathered by {method}, {turn}", near=False)
+        same(there.state_dict()["entries"]["rows"]["residual"], host.state_dict()["entries"]["rows"]["residual"],
+             f"what rows of {method} owe", near=False)  # fmt: skip
+        assert there.stats("all").error < 1
+    with pytest.raises(ArgumentError, match="has no reduce_scatter"):
+        Compressor(comm, "topk:0.1").reduce_scatter(place(x), "w", place(x[0]))
+
+
 def everything(comm: Any, place: Place, read: Place, methods: Sequence[Any] = METHODS) -> None:
     for method in methods:
         beside(comm, method, place, read)
     for method in ("int8", "topk:0.05", "powersgd:2") if methods is METHODS else ("int8",):
         beside(comm, method, place, read, feedback=False)
         beside(comm, method, place, read, decay=0.5)
+    rows(comm, place, read)
     for method in ON_HOST:
         with pytest.raises(ArgumentError, match="works in host memory: .*pass a copy"):
             Compressor(comm, method).allreduce(place(gradients(0, 0)[0]), "w")
