@@ -4,7 +4,7 @@
     compressor.py    `Compressor`: vectors by key
     entries.py       what it keeps for a key
     step.py          calls that count together
-    rates.py         learning rates
+    memory.py        where vectors lie, and which library computes with them
     choice/          the methods by name, and which of them is fastest here
     quantizers.py    codecs with parameters, for `codec=` too
     wire.py          `encode`, `decode`: a vector as bytes, for carriers that are not hocket's

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.bucket import Bucket
-from hocket.compression.method import Array, Averaged, Kept, Together, chunks
+from hocket.compression.memory import Array
+from hocket.compression.method import Averaged, Kept, Together, chunks
 
 SMALL, LARGE = 1e-20, 1e20
 """Between them float32 squares and products neither vanish nor overflow in sums."""
@@ -39,6 +40,8 @@ class AdaSum(Together):
     """
 
     name = "adasum"
+
+    host = "its products are added in float64 by NumPy"
 
     def average_all(
         self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
@@ -85,7 +88,7 @@ def _products(a: Array, b: Array) -> Array:
     if products[1:].min() > SMALL and products[1:].max() < LARGE:
         return products
     products[...] = 0
-    for one in chunks(a.size):
+    for one in chunks(a):
         x, y = a[one].astype(float), b[one].astype(float)
         products += np.dot(x, y), np.dot(x, x), np.dot(y, y)
     return products

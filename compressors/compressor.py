@@ -16,15 +16,13 @@ from hocket.arguments import choices
 from hocket.codecs import Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.choice.names import resolved
-from hocket.compression.entries import Entry, Stats, loaded
-from hocket.compression.method import CHUNK, Array, Averaged, Method, chunks, squared
-from hocket.compression.rates import Rate
-from hocket.compression.residuals import Residuals
-from hocket.compression.step import Outcome, Step
+from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all
+from hocket.compression.memory import Array, chosen, copied, described, empty, finite, on_host, squared, taken, zeros
+from hocket.compression.method import Averaged, Method, check_place, single
+from hocket.compression.residuals import Residuals, near, owing, spoilt, sums
+from hocket.compression.step import OnGpu, Outcome, Step, on_gpu
 from hocket.errors import ArgumentError
 from hocket.extending import at_once
-
-STATE = {"method", "size", "entries"}
 
 
 class Compressor:
@@ -64,7 +62,7 @@ class Compressor:
     def allreduce(self, x: Any, key: str, op: str = "avg", lr: float | None = None) -> Any:
         """Average (or op "sum": add) all ranks' x in place, as far as the method sends it.  Returns x.
 
-        `x`: a float32 NumPy array, or a torch tensor on the CPU, contiguous; of one shape in all calls with one `key`.
+        `x`: a float32 NumPy array, torch tensor or CuPy array, contiguous; of one shape in all calls with one `key`.
         `lr`: the learning rate that x will be multiplied by; if it changes, what is owed is rescaled, so that it counts
         as much as when it was left (at a rate of 0, and after one, it stays as it is).  None: the rate is that of the
         call before.  A NaN or an infinity anywhere makes the whole result NaN on all ranks, and nothing is kept of the
@@ -97,13 +95,20 @@ class Compressor:
             raise ArgumentError(f"{len(xs)} vectors need one lr, or {len(xs)}; got {len(rates)}")
         if not xs:
             return
-        began, arrays = time.perf_counter(), [_array(x) for x in xs]
-        entries = [self._entry(key, array.shape) for key, array in zip(keys, arrays, strict=True)]
+        began, arrays = time.perf_counter(), [taken(x) for x in xs]
+        entries = [self._entry(key, array, array.shape) for key, array in zip(keys, arrays, strict=True)]
         factors = [self._factor(*each) for each in zip(entries, rates, strict=True)]
         if bucket is None:
-            bucket = Bucket(arrays[0].reshape(-1), arrays) if len(arrays) == 1 else self._scratch(1, entries)
+            bucket = Bucket(arrays[0].reshape(-1), arrays) if len(arrays) == 1 else self._scratch(1, entries, arrays[0])
+        bucket = Bucket(bucket.flat, bucket.parts, keys)
+        if not on_host(arrays[0]):
+            averages = self._on_gpu(bucket, arrays, entries, factors, rates, op)
+            share = (time.perf_counter() - began) / len(averages)
+            for entry, array, one in zip(entries, arrays, averages, strict=True):
+                self._count(entry, array.nbytes, one, share)
+            return
         average = self._feed if self.method.feeds else self._send
-        lefts, squares, averages = average(Bucket(bucket.flat, bucket.parts, keys), arrays, entries, factors)
+        lefts, squares, averages = average(bucket, arrays, entries, factors)
         share = (time.perf_counter() - began) / len(averages)
         for array, result in zip(arrays, bucket.parts, strict=True):
             if result is not array:
@@ -113,27 +118,72 @@ class Compressor:
             if op == "sum":
                 array *= np.float32(self.comm.size)
 
-    def _send(
-        self, results: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[np.float32]
-    ) -> tuple[list[Array], list[float], list[Averaged]]:
-        """Average by a method that is given what is to be sent.  What is left, the squares of that, and the costs."""
-        vectors = self._scratch(0, entries)
-        squares = [
-            self._owing(*each) for each in zip(arrays, entries, factors, vectors.parts, strict=True)
-        ]
-        kepts = [self.method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
-        seeds = [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(results.keys, entries, strict=True)]
-        return vectors.parts, squares, self.method.average_all(self.comm, vectors, results, kepts, seeds)
-
-    def _feed(
-        self, bucket: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[np.float32]
-    ) -> tuple[list[Array], list[float], list[Averaged]]:
-        """The same by one whose call adds what is owed, and leaves what will be."""
-        squares = [self._owing(*each) for each in zip(arrays, entries, factors, strict=True)]
+    def _on_gpu(
+        self, bucket: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[float],
+        rates: Sequence[Rate], op: str,
+    ) -> list[Averaged]:  # fmt: skip
+        """The same of vectors on a GPU: nothing is decided on the host, and nothing waits."""
+        method, flat = self.method, bucket.flat
+        check_place(method, flat)
         for part, array in zip(bucket.parts, arrays, strict=True):
             if part is not array:
                 part[...] = array
-        owed, left = self._residuals.of(bucket.keys, entries)
+        owed, left = self._residuals.of(bucket.keys, entries, flat)
+        square = sums(bucket, owed if self.feedback else None, factors, left)
+        if method.feeds:
+            same = self.feedback and all(factor == 1 for factor in factors)
+            if not same:
+                flat[...] = left.flat
+            averages = method.feed(self.comm, bucket, owed.flat if same else None, left.flat)
+        else:
+            spoilt(left.flat)
+            for entry in entries:
+                entry.kept = near(entry.kept, flat)
+            kepts = [method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
+            averages = method.average_all(self.comm, left, bucket, kepts, self._seeds(bucket.keys, entries))
+        if op == "sum":
+            flat *= single(self.comm.size)
+        for part, array in zip(bucket.parts, arrays, strict=True):
+            if part is not array:
+                array[...] = part
+        results = [flat] if bucket.parts[0] is arrays[0] else arrays
+        kept = left if self.feedback else None
+        self._settle_on_gpu(on_gpu(entries, results, averages, owed, left, kept, square, rates))
+        return averages
+
+    def _settle_on_gpu(self, made: OnGpu) -> None:
+        """The same of all in a call."""
+        if self._step:
+            self._step.add(made, *made.entries)
+        else:
+            made.settle(made.finite)
+
+    def _owed(self, entries: Sequence[Entry]) -> list[Array | None]:
+        return [entry.residual if self.feedback else None for entry in entries]
+
+    def _seeds(self, keys: Sequence[str], entries: Sequence[Entry]) -> list[int]:
+        return [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(keys, entries, strict=True)]
+
+    def _send(
+        self, results: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[float]
+    ) -> tuple[list[Array], list[float], list[Averaged]]:
+        """Average by a method that is given what is to be sent.  What is left, the squares of that, and the costs."""
+        vectors = self._scratch(0, entries, arrays[0])
+        owed = self._owed(entries)
+        squares = [owing(*each) for each in zip(arrays, owed, factors, vectors.parts, strict=True)]
+        kepts = [self.method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
+        seeds = self._seeds(results.keys, entries)
+        return vectors.parts, squares, self.method.average_all(self.comm, vectors, results, kepts, seeds)
+
+    def _feed(
+        self, bucket: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[float]
+    ) -> tuple[list[Array], list[float], list[Averaged]]:
+        """The same by one whose call adds what is owed, and leaves what will be."""
+        squares = [owing(*each) for each in zip(arrays, self._owed(entries), factors, strict=True)]
+        for part, array in zip(bucket.parts, arrays, strict=True):
+            if part is not array:
+                part[...] = array
+        owed, left = self._residuals.of(bucket.keys, entries, bucket.flat)
         before: Array | None = owed.flat
         if not self.feedback:
             before = None
@@ -150,13 +200,26 @@ class Compressor:
         As `allreduce`, and with the same state; x keeps its values.  For codecs of blocks: each row is encoded once.
         """
         _check(op)
-        began, array, result = time.perf_counter(), _array(x), _array(out)
+        began, array, result = time.perf_counter(), taken(x), taken(out)
         if array.shape != (self.comm.size, *result.shape):
             wanted = (self.comm.size, *result.shape)
             raise ArgumentError(f"out has shape {result.shape}, so x must have {wanted}; got {array.shape}")
-        entry = self._entry(key, array.shape, sharded=True)
-        vector = self._scratch(0, [entry]).parts[0]
-        square = self._owing(array, entry, self._factor(entry, lr), vector)
+        entry = self._entry(key, array, array.shape, sharded=True)
+        if not on_host(array):
+            check_place(self.method, array)
+            one = Bucket(array.reshape(-1), [array], [key])
+            owed, left = self._residuals.of([key], [entry], array)
+            square = sums(one, owed if self.feedback else None, [self._factor(entry, lr)], left)
+            spoilt(left.flat)
+            averaged = self.method.scatter(self.comm, left.parts[0], result)
+            if op == "sum":
+                result *= single(self.comm.size)
+            kept = left if self.feedback else None
+            self._settle_on_gpu(on_gpu([entry], [result], [averaged], owed, left, kept, square, [lr]))
+            self._count(entry, array.nbytes, averaged, time.perf_counter() - began)
+            return out
+        vector = self._scratch(0, [entry], array).parts[0]
+        square = owing(array, self._owed([entry])[0], self._factor(entry, lr), vector)
         averaged = self.method.scatter(self.comm, vector, result)
         self._settle(entry, vector, square, result, averaged, lr, time.perf_counter() - began)
         if op == "sum":
@@ -174,17 +237,24 @@ class Compressor:
         Source: Jia et al., "SDP4Bit: Toward 4-bit Communication Quantization in Sharded Data Parallelism for LLM
         Training", NeurIPS 2024.
         """
-        began, array, result = time.perf_counter(), _array(x), _array(out)
+        began, array, result = time.perf_counter(), taken(x), taken(out)
         if result.shape != (self.comm.size, *array.shape):
             wanted = (self.comm.size, *array.shape)
             raise ArgumentError(f"x has shape {array.shape}, so out must have {wanted}; got {result.shape}")
-        if np.may_share_memory(array, result):  # x may be its row of out, as elsewhere
-            array = array.copy()
-        entry = self._entry(key, array.shape, (0,), sharded=True)
-        averaged = self.method.gather(self.comm, array, result, entry.kept)
+        check_place(self.method, array)
+        if not on_host(array) or np.may_share_memory(array, result):  # x may be its row of out, as elsewhere
+            array = copied(array)
+        entry = self._entry(key, array, array.shape, (0,), sharded=True)
+        averaged = self.method.gather(self.comm, array, result, near(entry.kept, array))
+        if not on_host(array):
+            there, left = finite(result), array - result[self.comm.rank]
+            was = entry.kept.get("all", 0.0)
+            entry.kept = {name: chosen(there, each, was) for name, each in averaged.kept.items()}
+            entry.square, entry.left_square = squared(array), squared(left)
+            self._count(entry, array.nbytes, averaged, time.perf_counter() - began)
+            return out
         entry.steps += 1
-        finite = math.isfinite(squared(result))  # the same on all ranks
-        entry.kept = averaged.kept if finite else {}
+        entry.kept = averaged.kept if math.isfinite(squared(result)) else {}  # the same on all ranks
         seconds = entry.stats.seconds + time.perf_counter() - began
         error = float(np.linalg.norm(array - result[self.comm.rank]) / (np.linalg.norm(array) or 1.0))
         entry.stats = Stats(entry.stats.calls + 1, array.nbytes, averaged.nbytes, seconds, error)
@@ -194,52 +264,36 @@ class Compressor:
         self, entry: Entry, left: Array, square: float, result: Array, averaged: Averaged, lr: Rate, seconds: float
     ) -> None:
         """Keep what a call leaves, or give it to the step; nothing, and a result of NaN, if that is not finite."""
-        entry.steps += 1
-        finite = math.isfinite(squared(result)) if averaged.finite is None else averaged.finite
-        if not finite:
-            result[...] = np.nan
+        whole = math.isfinite(squared(result)) if averaged.finite is None else averaged.finite
         owed, left_square = (left, 0.0) if self.feedback else (None, squared(left))
-        outcome = Outcome(entry, result, finite, averaged.kept, lr, square, owed, left_square)
+        outcome = Outcome(entry, result, whole, averaged.kept, lr, square, owed, left_square)
+        if not whole:
+            result[...] = np.nan
         if self._step:
-            self._step.add(outcome)
-        elif finite:
-            outcome.settle()
+            self._step.add(outcome, entry)
+        else:
+            outcome.settle(whole)
+        self._count(entry, left.nbytes, averaged, seconds)
+
+    def _count(self, entry: Entry, nbytes: int, averaged: Averaged, seconds: float) -> None:
+        entry.steps += 1
         calls, seconds = entry.stats.calls + 1, entry.stats.seconds + seconds
-        entry.stats = Stats(calls, left.nbytes, averaged.nbytes, seconds, entry.stats.error)
+        entry.stats = Stats(calls, nbytes, averaged.nbytes, seconds, entry.stats.error)
 
-    def _factor(self, entry: Entry, lr: Rate) -> np.float32:
+    def _factor(self, entry: Entry, lr: Rate) -> float:
         """By which what is owed is multiplied in a call at this rate."""
-        return np.float32(self.decay * (entry.lr / lr if lr and entry.lr else 1.0))
-
-    def _owing(self, array: Array, entry: Entry, factor: np.float32, vector: Array | None = None) -> float:
-        """The square of the length of what is to be sent: `array`, and what is owed.  `vector` becomes that."""
-        new, owed = array.reshape(-1), entry.residual.reshape(-1)
-        whole, square = None if vector is None else vector.reshape(-1), 0.0
-        room = np.empty(min(CHUNK, new.size), np.float32)
-        for one in chunks(new.size):
-            part = room[: one.stop - one.start] if whole is None else whole[one]
-            if not self.feedback:
-                part[...] = new[one]
-            elif factor == 1:
-                np.add(new[one], owed[one], out=part)
-            else:
-                np.multiply(owed[one], factor, out=part)
-                part += new[one]
-            square += squared(part)  # while it is near
-        if vector is not None and not math.isfinite(square):
-            vector[...] = np.nan  # a part might not be sent, and stay
-        return square
+        return single(self.decay * (entry.lr / lr if lr and entry.lr else 1.0))
 
     @property
     def _step(self) -> Step | None:
         """The one that is open."""
         return self._last_step if self._last_step and not self._last_step.over else None
 
-    def _scratch(self, which: int, entries: Sequence[Entry]) -> Bucket:
-        """Memory for a vector of each entry, one after the other."""
-        count = sum(entry.residual.size for entry in entries)
-        if self._memory[which].size < count:
-            self._memory[which] = np.empty(count, np.float32)
+    def _scratch(self, which: int, entries: Sequence[Entry], like: Array) -> Bucket:
+        """Memory for a vector of each entry, one after the other, where `like` lies."""
+        count, memory = sum(math.prod(entry.shape) for entry in entries), self._memory[which]
+        if len(memory) < count or described(memory) != described(like):
+            self._memory[which] = empty(like, count)
         return Bucket.of(self._memory[which], [entry.shape for entry in entries])
 
     def step(self) -> Step:
@@ -271,8 +325,10 @@ class Compressor:
         entry = self._entries[key]
         if entry.square is None:
             return entry.stats
-        left = squared(entry.residual) if self.feedback else entry.left_square
-        return dataclasses.replace(entry.stats, error=math.sqrt(left / (entry.square or 1.0)))
+        left, square = entry.left_square, float(entry.square)
+        if left is None or (self.feedback and on_host(entry.residual)):
+            left = squared(entry.residual)
+        return dataclasses.replace(entry.stats, error=math.sqrt(float(left) / (square or 1.0)))
 
     def forget(self, key: str) -> None:
         """Drop what is kept for this key, and what is owed with it: its next vector may have another shape.
@@ -293,25 +349,11 @@ class Compressor:
         A job of another size wants those of all.  What the ranks owe to the average stays the same; what is owed to
         `reduce_scatter`, whose rows then are others, is dropped, and `allgather` begins anew.
         """
-        states: list[dict[str, Any]] = list(state) if isinstance(state, (list, tuple)) else [state]  # type: ignore[list-item]
-        if not states or any(not isinstance(one, dict) or not one.keys() >= STATE for one in states):
-            raise ArgumentError(f"{reprlib.repr(state)} is not a state: give what state_dict() returned, or all ranks'")
-        saved = {(one["method"], one["size"]) for one in states}
-        if len(saved) != 1:
-            raise ArgumentError(f"the states are of different jobs: {sorted(saved)}; give those that one job saved")
-        method, size = saved.pop()
-        if method != self.method.name:
-            raise ArgumentError(f"the state is of {method!r}, this is {self.method.name!r}")
-        if len(states) == 1 and size == self.comm.size:
-            self._entries = {key: loaded([one]) for key, one in states[0]["entries"].items()}
-            return
-        if len(states) != size:
-            raise ArgumentError(
-                f"got {len(states)} states of a job of {size} ranks: give those of all ranks, in rank order"
-            )
-        if any(one["entries"].keys() != states[0]["entries"].keys() for one in states):
-            raise ArgumentError("the states have different keys: give those that all ranks saved in the same step")
+        states, size = of_all(state, self.method.name, self.comm.size)
         entries = states[0]["entries"]
+        if len(states) == 1 and size == self.comm.size:
+            self._entries = {key: loaded([one]) for key, one in entries.items()}
+            return
         stay = [key for key in entries if size == self.comm.size or not entries[key]["sharded"]]
         self._entries = {key: self._redealt([one["entries"][key] for one in states]) for key in stay}
 
@@ -325,12 +367,15 @@ class Compressor:
         return entry
 
     def _entry(
-        self, key: str, shape: tuple[int, ...], owed: tuple[int, ...] | None = None, sharded: bool = False
+        self, key: str, like: Array, shape: tuple[int, ...], owed: tuple[int, ...] | None = None, sharded: bool = False
     ) -> Entry:
         entry = self._entries.get(_text(key))
         if entry is None:
-            residual = np.zeros(shape if owed is None else owed, np.float32)
+            residual = zeros(like, shape if owed is None else owed)
             entry = self._entries[key] = Entry(shape, residual, sharded=sharded)
+        elif not on_host(entry.residual) and described(entry.residual) != described(like):
+            was, got = described(entry.residual), described(like)
+            raise ArgumentError(f"key {key!r} was used for an array {was}, got one {got}: use another key here")
         if entry.sharded != sharded:
             raise ArgumentError(f"key {key!r} was used for another kind of call: use another key here")
         if entry.shape != shape:
@@ -349,21 +394,3 @@ def _text(key: Any) -> str:
 def _check(op: str) -> None:
     if op not in ("avg", "sum"):
         raise ArgumentError(f"a compressed sum takes op 'avg' or 'sum', not {op!r}")
-
-
-def _array(x: Any) -> Array:
-    """The caller's memory as an array."""
-    if isinstance(x, np.ndarray):
-        array = x
-    elif hasattr(x, "detach") and x.device.type == "cpu":
-        if str(x.dtype) != "torch.float32" or str(x.layout) != "torch.strided":  # some of them NumPy does not know
-            got = f"{x.dtype}{tuple(x.shape)}, {x.layout}"
-            raise ArgumentError(f"a Compressor takes contiguous, writable float32 arrays, got {got}")
-        array = x.detach().numpy()
-    else:
-        got = f"one on {x.device}" if hasattr(x, "detach") else type(x).__name__
-        raise ArgumentError(f"a Compressor takes NumPy arrays and torch tensors on the CPU, got {got}")
-    if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
-        got = f"{array.dtype}{array.shape}"
-        raise ArgumentError(f"a Compressor takes contiguous, writable float32 arrays, got {got}")
-    return array

@@ -12,7 +12,8 @@ import numpy as np
 from hocket.arguments import choices
 from hocket.codecs import CODECS, Codec
 from hocket.compression.bucket import Bucket
-from hocket.compression.method import Array, Averaged, Kept, Method, Together, times
+from hocket.compression.memory import Array, copied, empty, namespace, size, zeros
+from hocket.compression.method import Averaged, Kept, Method, Together, single, times
 from hocket.errors import ArgumentError
 from hocket.extending import hierarchical
 
@@ -61,7 +62,7 @@ class Coded(Method):
         self._allreduce(comm, flat, result.reshape(-1), self._left(flat))
         if self.codec.stochastic:
             flat[...] = 0
-        return Averaged({}, self.codec.nbytes(flat.size))
+        return Averaged({}, self.codec.nbytes(size(flat)))
 
     def feed(self, comm: Any, bucket: Bucket, before: Array | None, after: Array) -> list[Averaged]:
         self._allreduce(comm, bucket.flat, None, (before, after))
@@ -77,16 +78,20 @@ class Coded(Method):
 
     def _shares(self, bucket: Bucket) -> list[Averaged]:
         """The bytes of each vector among those of all."""
-        whole, count = self.codec.nbytes(bucket.flat.size), max(bucket.flat.size, 1)
-        return [Averaged({}, whole * part.size // count) for part in bucket.parts]
+        count = size(bucket.flat)
+        whole = self.codec.nbytes(count)
+        return [Averaged({}, whole * size(part) // max(count, 1)) for part in bucket.parts]
 
     def scatter(self, comm: Any, vector: Array, result: Array) -> Averaged:
         """Each rank adds up the others' encodings of its row, and its own row as it is: n(p-1)/p bytes per rank."""
         rows, own = vector.reshape(comm.size, -1), comm.rank
-        mine = rows[own].copy()
+        mine = copied(rows[own])
         came = comm.alltoall(rows, codec=self.codec, residual=self._left(rows))
         came[own] = mine
-        np.multiply(came.sum(0).reshape(result.shape), np.float32(1 / comm.size), out=result)
+        total = came[0]
+        for row in came[1:]:
+            total += row
+        namespace(total).multiply(total.reshape(result.shape), single(1 / comm.size), out=result)
         rows[slice(None) if self.codec.stochastic else own] = 0
         return Averaged({}, (comm.size - 1) * self.codec.nbytes(rows.shape[1]))
 
@@ -96,11 +101,11 @@ class Coded(Method):
             result[...] = kept["all"]
             changes = (vector - result[comm.rank]).reshape(1, -1)
             result += comm.allgather(changes, codec=self.codec).reshape(result.shape)
-            nbytes = self.codec.nbytes(vector.size)
+            nbytes = self.codec.nbytes(size(vector))
         else:
             comm.allgather(vector[None], result)
             nbytes = vector.nbytes
-        return Averaged({"all": result.copy()}, nbytes)
+        return Averaged({"all": copied(result)}, nbytes)
 
     def average_all(
         self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
@@ -131,14 +136,15 @@ class DoubleSqueeze(Together):
     ) -> list[Averaged]:
         """One call for all.  Row r is what rank r owns: of each vector a part."""
         codec, p = self.codec, comm.size
-        each = [self._part(vector.size, p) for vector in vectors.parts]
-        ends = np.cumsum([0, *each])
-        rows, came, owned = np.zeros((p, ends[-1]), np.float32), *(np.empty((p, ends[-1]), np.float32) for _ in "12")
+        each = [self._part(size(vector), p) for vector in vectors.parts]
+        ends = [0, *itertools.accumulate(each)]
+        rows = zeros(vectors.flat, (p, ends[-1]))
+        came, owned = empty(rows, rows.shape), empty(rows, rows.shape)
         columns = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
         for column, vector, kept in zip(columns, vectors.parts, kepts, strict=True):
             _spread(rows[:, column], vector)
             owned[comm.rank, column] = kept.get("owned", 0)
-        owned[comm.rank] *= np.float32(p)  # of the sum
+        owned[comm.rank] *= single(p)  # of the sum
         if p == 1:  # whose sum is not encoded once more
             rows += owned
             owned[...] = 0
@@ -146,17 +152,17 @@ class DoubleSqueeze(Together):
             rows.reshape(-1), "avg", came.reshape(-1), codec=codec, algorithm="direct",
             residual=(None, rows.reshape(-1)), owner_residual=owned.reshape(-1),
         )  # fmt: skip
-        owned[comm.rank] *= np.float32(1 / p)
+        owned[comm.rank] *= single(1 / p)
         for column, vector, result in zip(columns, vectors.parts, results.parts, strict=True):
             _gather(vector, rows[:, column])
             _gather(result, came[:, column])
         of_block = codec.itemsize / codec.block
         return [
-            Averaged({"owned": owned[comm.rank, column].copy()}, int(p * part * of_block))
+            Averaged({"owned": copied(owned[comm.rank, column])}, int(p * part * of_block))
             for column, part in zip(columns, each, strict=True)
         ]
 
-    def rescaled(self, kept: Kept, factor: np.float32) -> Kept:
+    def rescaled(self, kept: Kept, factor: float) -> Kept:
         return times(kept, "owned", factor)
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
@@ -177,7 +183,7 @@ def _spread(rows: Array, vector: Array) -> None:
     flat, each = vector.reshape(-1), rows.shape[1]
     for r in range(len(rows)):
         part = flat[r * each : (r + 1) * each]
-        rows[r, : part.size] = part
+        rows[r, : len(part)] = part
 
 
 def _gather(vector: Array, rows: Array) -> None:
@@ -185,4 +191,4 @@ def _gather(vector: Array, rows: Array) -> None:
     flat, each = vector.reshape(-1), rows.shape[1]
     for r in range(len(rows)):
         part = flat[r * each : (r + 1) * each]
-        part[...] = rows[r, : part.size]
+        part[...] = rows[r, : len(part)]

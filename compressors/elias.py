@@ -9,7 +9,8 @@ import numpy as np
 
 from hocket.codecs import WHOLE, Codec, restore, shorten
 from hocket.compression.bucket import Bucket
-from hocket.compression.method import Array, Averaged, Kept, Together
+from hocket.compression.memory import Array
+from hocket.compression.method import Averaged, Kept, Together
 from hocket.errors import ArgumentError
 
 
@@ -31,6 +32,8 @@ class Elias(Together):
     @property
     def name(self) -> str:
         return f"elias:{self.codec.name}"
+
+    host = "how long its codes are is known when they are made"
 
     def average_all(
         self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]

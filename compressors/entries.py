@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from hocket.compression.method import Array, Kept
+from hocket.compression.memory import Array, fetched
+from hocket.compression.method import Kept
+from hocket.errors import ArgumentError
+
+STATE = {"method", "size", "entries"}
+
+Rate = float | None
+"""A learning rate, what a gradient will be multiplied by; None: it is not known."""
+
+
+def rate_of(group: Mapping[str, Any]) -> Rate:
+    """That of one of the `param_groups` of a torch optimizer, which may have none."""
+    lr = group.get("lr")
+    return None if lr is None else float(lr)
 
 
 @dataclass(frozen=True)
@@ -43,10 +57,10 @@ class Entry:
     steps: int = 0
     kept: Kept = field(default_factory=dict)
     stats: Stats = Stats()
-    square: float | None = None
+    square: Any = None
     """The square of the length of what the last call had to send; None: the error is known."""
-    left_square: float = 0.0
-    """The same of what it did not send, where that is not kept."""
+    left_square: Any = 0.0
+    """The same of what it did not send, where that is not kept; of vectors on a GPU both are of all in the call."""
     spare: Array | None = None
     """Memory for what a call of a codec's leaves, or one of a `Step`, until it counts."""
     sharded: bool = False
@@ -55,8 +69,8 @@ class Entry:
     def saved(self) -> dict[str, Any]:
         """Arrays and numbers."""
         return {
-            "shape": list(self.shape), "residual": self.residual.copy(), "lr": self.lr, "steps": self.steps,
-            "kept": dict(self.kept), "sharded": self.sharded,
+            "shape": list(self.shape), "residual": fetched(self.residual).copy(), "lr": self.lr, "steps": self.steps,
+            "kept": {name: fetched(each) for name, each in self.kept.items()}, "sharded": self.sharded,
         }  # fmt: skip
 
 
@@ -66,3 +80,23 @@ def loaded(saved: Sequence[dict[str, Any]], factor: float = 1.0) -> Entry:
     first = saved[0]
     kept, sharded = dict(first["kept"]), first["sharded"]
     return Entry(tuple(first["shape"]), residual, first["lr"], first["steps"], kept, sharded=sharded)
+
+
+def of_all(state: Any, method: str, here: int) -> tuple[list[dict[str, Any]], int]:
+    """The states that `load_state_dict` was given, of the job's ranks or of one, and the size of that job."""
+    states: list[dict[str, Any]] = list(state) if isinstance(state, (list, tuple)) else [state]
+    if not states or any(not isinstance(one, dict) or not one.keys() >= STATE for one in states):
+        raise ArgumentError(f"{reprlib.repr(state)} is not a state: give what state_dict() returned, or all ranks'")
+    saved = {(one["method"], one["size"]) for one in states}
+    if len(saved) != 1:
+        raise ArgumentError(f"the states are of different jobs: {sorted(saved)}; give those that one job saved")
+    was, size = saved.pop()
+    if was != method:
+        raise ArgumentError(f"the state is of {was!r}, this is {method!r}")
+    if len(states) != size and not (len(states) == 1 and size == here):
+        raise ArgumentError(
+            f"got {len(states)} states of a job of {size} ranks: give those of all ranks, in rank order"
+        )
+    if any(one["entries"].keys() != states[0]["entries"].keys() for one in states):
+        raise ArgumentError("the states have different keys: give those that all ranks saved in the same step")
+    return states, size

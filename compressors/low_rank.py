@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.bucket import Bucket
-from hocket.compression.method import CHUNK, Array, Averaged, Kept, Together, checked_half, chunks, joined
+from hocket.compression.memory import Array, chosen, finite, moved, namespace, size
+from hocket.compression.method import CHUNK, Averaged, Kept, Together, checked_half, chunks, joined
 from hocket.errors import ArgumentError
 
 
@@ -49,35 +50,35 @@ class PowerSGD(Together):
         ps = [p if q is None else _orthonormal(p) for p, q in zip(ps, qs, strict=True)]
         back = [m[:0] if q is None else m.T @ p for m, p, q in zip(matrices, ps, qs, strict=True)]
         averaged = _averaged(comm, back, [self.codec] * len(back))
-        averages, width = [], 2 if self.codec else 4
+        averages, width, xp = [], 2 if self.codec else 4, namespace(vectors.flat)
         for matrix, result, p, q in zip(matrices, results.parts, ps, averaged, strict=True):
-            if not q.size:
+            if not size(q):
                 result[...], matrix[...] = p.reshape(result.shape), 0
                 averages.append(Averaged({}, matrix.nbytes))
                 continue
-            into, down = self._matrix(result), np.ascontiguousarray(q.T)
-            for rows in chunks(len(matrix), max(1, CHUNK // matrix.shape[1])):
-                np.matmul(p[rows], down, out=into[rows])
+            into, down = self._matrix(result), np.ascontiguousarray(q.T) if xp is np else q.T
+            for rows in chunks(matrix, max(1, CHUNK // matrix.shape[1])):
+                xp.matmul(p[rows], down, out=into[rows])
                 matrix[rows] -= into[rows]
             # Columns of q that became zero are reset: they would stay zero for ever.
-            lost = ~np.abs(q).any(0)
-            kept = {"q": np.where(lost, np.eye(*q.shape, dtype=np.float32), q)}
-            finite = bool(np.isfinite(p).all() and np.isfinite(q).all())
-            averages.append(Averaged(kept, (p.size + q.size) * width, finite))
+            lost = ~(q != 0).any(0)
+            kept = {"q": xp.where(lost, moved(np.eye(*q.shape, dtype=np.float32), q), q)}
+            averages.append(Averaged(kept, (size(p) + size(q)) * width, finite(p) & finite(q)))
         return averages
 
     def _matrix(self, vector: Array) -> Array:
         rows = vector.shape[0] if vector.ndim > 1 else 1
-        return vector.reshape(rows, -1) if vector.size else vector.reshape(rows, 0)
+        return vector.reshape(rows, -1) if size(vector) else vector.reshape(rows, 0)
 
     def _start(self, matrix: Array, kept: Kept, seed: int) -> Array | None:
         """Where the power iteration goes on; None: two thin matrices would not be smaller."""
         rows, columns = matrix.shape
-        if self.rank * (rows + columns) >= matrix.size:
+        if self.rank * (rows + columns) >= size(matrix):
             return None
         if "q" in kept:
             return kept["q"]
-        return np.random.Generator(np.random.Philox(seed)).standard_normal((columns, self.rank), np.float32)
+        drawn = np.random.Generator(np.random.Philox(seed)).standard_normal((columns, self.rank), np.float32)
+        return moved(drawn, matrix)
 
     def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
         return kepts[0]
@@ -88,8 +89,8 @@ def _averaged(comm: Any, arrays: Sequence[Array], codecs: Sequence[str | None]) 
     averages = list(arrays)
     for codec in sorted(set(codecs), key=str):
         which = [i for i, own in enumerate(codecs) if own == codec]
-        whole = np.concatenate([arrays[i].reshape(-1) for i in which])
-        if whole.size:
+        whole = namespace(arrays[0]).concat([arrays[i].reshape(-1) for i in which])
+        if size(whole):
             comm.allreduce(whole, "avg", codec=codec)
         parts = Bucket.of(whole, [arrays[i].shape for i in which]).parts
         for i, part in zip(which, parts, strict=True):
@@ -99,6 +100,7 @@ def _averaged(comm: Any, arrays: Sequence[Array], codecs: Sequence[str | None]) 
 
 def _orthonormal(p: Array) -> Array:
     """Its columns made so; of one that is not finite, the same on all ranks, a NaN."""
-    if not np.isfinite(p).all():
-        return np.full_like(p, np.nan)
-    return np.ascontiguousarray(np.linalg.qr(p)[0])
+    xp = namespace(p)
+    if xp is not np:
+        return chosen(finite(p), xp.linalg.qr(p)[0], np.nan)
+    return np.ascontiguousarray(np.linalg.qr(p)[0]) if finite(p) else np.full_like(p, np.nan)

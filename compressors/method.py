@@ -11,9 +11,9 @@ import numpy as np
 from hocket.arguments import choices
 from hocket.codecs import HALF_NAMES
 from hocket.compression.bucket import Bucket
+from hocket.compression.memory import Array, described, on_host
 from hocket.errors import ArgumentError
 
-Array = np.ndarray[Any, Any]
 Kept = dict[str, Array]
 """A method keeps this of a vector from one call to the next, by name."""
 CHUNK = 1 << 15
@@ -38,8 +38,8 @@ class Averaged(NamedTuple):
     kept: Kept
     nbytes: int
     """Bytes of a vector on the wire."""
-    finite: bool | None = None
-    """Is all of the result?  None: not checked."""
+    finite: Any = None
+    """Is all of the result?  None: not checked.  On a GPU a bool there."""
 
 
 class Method(Protocol):
@@ -66,6 +66,11 @@ class Method(Protocol):
         return [self.average(comm, *one) for one in each]
 
     @property
+    def host(self) -> str:
+        """Why its vectors must be in host memory; "": they may be on a GPU."""
+        return ""
+
+    @property
     def feeds(self) -> bool:
         """Has it `feed`?  Then a `Compressor` calls that instead of `average_all`."""
         return False
@@ -85,7 +90,7 @@ class Method(Protocol):
         """Make the rows of `result` all ranks' vectors, by what changed since the call that returned `kept`."""
         raise ArgumentError(f"{self.name!r} has no allgather: only codecs of blocks have one")
 
-    def rescaled(self, kept: Kept, factor: np.float32) -> Kept:
+    def rescaled(self, kept: Kept, factor: float) -> Kept:
         """`kept`, with what it owes times `factor`: the learning rate has changed, or what is owed decays.
 
         As it is, unless a method owes a part of it.
@@ -109,19 +114,27 @@ class Together(Method):
         return self.average_all(comm, vectors, results, [kept], [seed])[0]
 
 
-def times(kept: Kept, name: str, factor: np.float32) -> Kept:
+def times(kept: Kept, name: str, factor: float) -> Kept:
     """`kept`, with that array multiplied, if there is one."""
     return kept if factor == 1 or name not in kept else {**kept, name: kept[name] * factor}
 
 
-def chunks(count: int, step: int = CHUNK) -> Iterator[slice]:
-    """Slices of `count` elements, `step` at a time."""
+def chunks(x: Array, step: int = CHUNK) -> Iterator[slice]:
+    """Slices of the rows of x, `step` at a time, that a core's cache holds; on a GPU one of all."""
+    count = len(x)
+    step = step if on_host(x) else max(count, 1)
     return (slice(begin, min(begin + step, count)) for begin in range(0, count, step))
 
 
-def squared(x: Array) -> float:
-    """The square of its length; not finite if an element is not."""
-    flat = x.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(flat, flat))
-    return square if np.isfinite(square) or not np.isfinite(flat).all() else float(np.dot(flat, flat.astype(float)))
+def single(number: float) -> float:
+    """The float32 that is nearest: what arrays of float32 are multiplied by, whichever library's they are."""
+    return float(np.float32(number))
+
+
+def check_place(method: Method, x: Array) -> None:
+    """Raise ArgumentError where this method cannot work with x."""
+    if method.host and not on_host(x):
+        raise ArgumentError(
+            f"{method.name!r} works in host memory: {method.host}; x is {described(x)}: pass a copy in host memory, or "
+            "take a codec, topk, dgc, ef21 or powersgd"
+        )

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.bucket import Bucket
-from hocket.compression.method import Array, Averaged, Kept, Method
+from hocket.compression.memory import Array
+from hocket.compression.method import Averaged, Kept, Method
 from hocket.errors import ArgumentError
 
 Encode = Callable[[Array], Array]
@@ -46,6 +47,8 @@ class Own(Method):
     @property
     def name(self) -> str:
         return self._name
+
+    host = "how long what encode returns is must be told to the others"
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         flat = vector.reshape(-1)

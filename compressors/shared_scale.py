@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.bucket import Bucket
-from hocket.compression.method import Array, Averaged, Kept, Together, chunks
+from hocket.compression.memory import Array
+from hocket.compression.method import Averaged, Kept, Together, chunks
 from hocket.compression.quantizers import checked_clip, checked_levels, checked_seed
 
 WORD = 64
@@ -34,6 +35,8 @@ class SharedScale(Together):
     @property
     def name(self) -> str:
         return f"shared:{self.levels}" + (f":{self.clip:g}" if self.clip != 2.5 else "")
+
+    host = "it rounds by NumPy's random numbers"
 
     def average_all(
         self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
@@ -63,7 +66,7 @@ class SharedScale(Together):
         top = np.abs(flat).max()
         if not top > 0 or not np.isfinite(self.clip) or not np.isfinite(top):
             return np.float32(top)
-        square = sum(float(np.square(flat[one] / top).sum()) for one in chunks(flat.size))
+        square = sum(float(np.square(flat[one] / top).sum()) for one in chunks(flat))
         return np.float32(min(top, top * self.clip * np.sqrt(square / flat.size)))
 
     def _encode(self, x: Array, scale: np.float32, dice: np.random.Generator, codes: Array) -> None:
@@ -73,7 +76,7 @@ class SharedScale(Together):
         if not 0 < by < np.inf:  # `scale` is subnormal, or no number
             codes[...] = self.levels
             return
-        for one in chunks(x.size):
+        for one in chunks(x):
             rolled = dice.random(one.stop - one.start, np.float32)
             rolled += x[one] * by
             np.floor(rolled, out=rolled)

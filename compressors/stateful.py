@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.bucket import Bucket
-from hocket.compression.method import Array, Averaged, Kept, Method, Together, joined, times
+from hocket.compression.memory import Array, cast, chosen, copied, empty, namespace, size, squared, zeros
+from hocket.compression.method import Averaged, Kept, Method, Together, joined, single, times
 from hocket.compression.sparse.methods import TopK, checked
 from hocket.errors import ArgumentError
-
-NOTHING = np.zeros(1, np.float32)
 
 
 class EF21(Together):
@@ -33,20 +32,25 @@ class EF21(Together):
     def name(self) -> str:
         return f"ef21:{self.method.name}"
 
+    @property
+    def host(self) -> str:
+        return self.method.host
+
     def average_all(
         self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """All together, where all have had a first call, or none."""
         if len({"mine" in kept for kept in kepts}) > 1:
             return super().average_all(comm, vectors, results, kepts, seeds)
+        flat, shapes = vectors.flat, [one.shape for one in vectors.parts]
         if "mine" not in kepts[0]:
-            comm.allreduce(vectors.flat, "avg", results.flat)
-            changes = Bucket.of(np.zeros(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
+            comm.allreduce(flat, "avg", results.flat)
+            changes = Bucket.of(zeros(flat, size(flat)), shapes)
             averages = [Averaged({}, vector.nbytes) for vector in vectors.parts]
         else:
-            changes = Bucket.of(np.empty(vectors.flat.size, np.float32), [one.shape for one in vectors.parts])
+            changes = Bucket.of(empty(flat, size(flat)), shapes)
             for change, vector, kept in zip(changes.parts, vectors.parts, kepts, strict=True):
-                np.subtract(vector, kept["mine"], out=change)
+                namespace(flat).subtract(vector, kept["mine"], out=change)
             inner = [
                 {name.partition(".")[2]: array for name, array in kept.items() if name.startswith("of.")}
                 for kept in kepts
@@ -56,7 +60,7 @@ class EF21(Together):
                 result += kept["mean"]
         states = []
         for vector, change, result, one in zip(vectors.parts, changes.parts, results.parts, averages, strict=True):
-            state = {"mine": vector - change, "mean": result.copy()}
+            state = {"mine": vector - change, "mean": copied(result)}
             states.append(Averaged(state | {f"of.{name}": array for name, array in one.kept.items()}, one.nbytes))
         vectors.flat[...] = 0
         return states
@@ -97,33 +101,37 @@ class DGC(Together):
         steps = {int(kept["step"][0]) if kept else 0 for kept in kepts}
         if len(steps) > 1:
             return super().average_all(comm, vectors, results, kepts, seeds)
-        step, m = steps.pop(), np.float32(self.momentum)
+        step, m, flat = steps.pop(), single(self.momentum), vectors.flat
         shapes = [one.shape for one in vectors.parts]
-        us, vs = (Bucket.of(np.empty(vectors.flat.size, np.float32), shapes) for _ in range(2))
+        us, vs = (Bucket.of(empty(flat, size(flat)), shapes) for _ in range(2))
         for vector, u, v, kept in zip(vectors.parts, us.parts, vs.parts, kepts, strict=True):
-            gradient, before = self._clipped(vector, comm.size), kept or {"u": NOTHING, "v": NOTHING}
+            gradient, before = self._clipped(vector, comm.size), kept or {"u": 0.0, "v": 0.0}
             u[...] = m * (before["u"] + gradient) if self.nesterov else m * before["u"] + gradient
             v[...] = before["v"] + (u + gradient if self.nesterov else u)
         density = self.density
         if step // self.every < len(self.warmup):
             density = self.warmup[step // self.every]
-        whole = vs.flat.copy()
+        whole = copied(vs.flat)
         averages = TopK(density, codec=self.codec).average_all(comm, vs, results, kepts, seeds)
         if self.masking:
-            us.flat[whole != vs.flat] = 0
+            us.flat[...] = chosen(whole == vs.flat, us.flat, 0.0)
         vectors.flat[...] = 0
         return [
-            Averaged({"step": np.array([step + 1]), "u": u.copy(), "v": v.copy()}, one.nbytes)
+            Averaged({"step": np.array([step + 1]), "u": copied(u), "v": copied(v)}, one.nbytes)
             for u, v, one in zip(us.parts, vs.parts, averages, strict=True)
         ]
 
-    def _clipped(self, vector: Array, size: int) -> Array:
+    def _clipped(self, vector: Array, ranks: int) -> Array:
         if self.clip is None:
             return vector
-        most, length = self.clip / math.sqrt(size), float(np.linalg.norm(vector))
-        return vector * np.float32(most / length) if length > most else vector
+        xp, most = namespace(vector), self.clip / math.sqrt(ranks)
+        if xp is np:
+            length = float(np.linalg.norm(vector))
+            return vector * np.float32(most / length) if length > most else vector
+        by = most / xp.sqrt(squared(vector))
+        return vector * cast(chosen(by < 1, by, 1.0), "float32")
 
-    def rescaled(self, kept: Kept, factor: np.float32) -> Kept:
+    def rescaled(self, kept: Kept, factor: float) -> Kept:
         """Scale what waits; not the momentum, which is of gradients, as an optimizer's is."""
         return times(kept, "v", factor)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
+from functools import reduce
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry
-from hocket.compression.method import Array, Kept
+from hocket.compression.memory import Array, chosen, finite, on_host, squared
+from hocket.compression.method import Averaged, Kept
 
 
 class Outcome(NamedTuple):
@@ -26,8 +31,11 @@ class Outcome(NamedTuple):
     left_square: float
     """... the square of its length is enough."""
 
-    def settle(self) -> None:
-        """The call counts."""
+    def settle(self, counts: Any) -> None:
+        """The call counts, or it does not."""
+        if not counts:
+            self.result[...] = np.nan
+            return
         entry = self.entry
         entry.kept, entry.square = self.kept, self.square
         entry.lr = entry.lr if self.lr is None else self.lr
@@ -48,12 +56,59 @@ class Outcome(NamedTuple):
         return self._replace(left=self.entry.spare)
 
 
+class OnGpu(NamedTuple):
+    """The same of vectors on a GPU, which alone knows what is finite: both cases are computed, and one is taken."""
+
+    entries: Sequence[Entry]
+    results: Sequence[Array]
+    finite: Any
+    kepts: Sequence[Kept]
+    ratios: Sequence[float]
+    """By which the learning rates' change multiplies what stays."""
+    owed: Bucket
+    left: Bucket | None
+
+    def settle(self, counts: Any) -> None:
+        for result in self.results:
+            result[...] = chosen(counts, result, np.nan)
+        for entry, kept in zip(self.entries, self.kepts, strict=True):
+            entry.kept = {
+                name: each if on_host(each) else chosen(counts, each, entry.kept.get(name, 0.0))
+                for name, each in kept.items()
+            }
+        if self.left is None:
+            return
+        for part, ratio in zip(self.owed.parts, self.ratios, strict=True):
+            if ratio != 1:
+                part *= ratio
+        self.left.flat[...] = chosen(counts, self.left.flat, self.owed.flat)
+        for entry, left, owed in zip(self.entries, self.left.parts, self.owed.parts, strict=True):
+            entry.residual, entry.spare = left, owed
+
+    def kept_for_later(self) -> OnGpu:
+        return self
+
+
+def on_gpu(
+    entries: Sequence[Entry], results: Sequence[Array], averages: Sequence[Averaged], owed: Bucket, left: Bucket,
+    kept: Bucket | None, square: Any, rates: Sequence[float | None],
+) -> OnGpu:  # fmt: skip
+    """The outcome of a call at these rates that has just been made; `kept`: `left`, or None without feedback."""
+    ratios = [entry.lr / lr if lr and entry.lr else 1.0 for entry, lr in zip(entries, rates, strict=True)]
+    for entry, lr in zip(entries, rates, strict=True):
+        entry.lr = entry.lr if lr is None else lr
+        entry.square, entry.left_square = square, squared(left.flat) if kept is None else None
+    flags = [finite(each) for each in results] + [one.finite for one in averages if one.finite is not None]
+    return OnGpu(entries, results, reduce(operator.and_, flags), [one.kept for one in averages], ratios, owed, kept)
+
+
 class Step:
     """The calls between `Compressor.step()` and `end()`; as a context manager, those of the block."""
 
     def __init__(self) -> None:
         self.over = False
-        self._outcomes: dict[int, Outcome] = {}  # by the entry's id
+        self._outcomes: list[Outcome | OnGpu] = []
+        self._entries: set[int] = set()  # their ids
 
     def __enter__(self) -> Step:
         return self
@@ -65,26 +120,24 @@ class Step:
             self.drop()
 
     def __contains__(self, entry: Entry) -> bool:
-        return id(entry) in self._outcomes
+        return id(entry) in self._entries
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: Outcome | OnGpu, *entries: Entry) -> None:
         """Add the outcome of a call that has just been made."""
-        self._outcomes[id(outcome.entry)] = outcome.kept_for_later()
+        self._outcomes.append(outcome.kept_for_later())
+        self._entries.update(map(id, entries))
 
-    def end(self) -> bool:
+    def end(self) -> Any:
         """Let the calls count; if a result is not finite, make all of them NaN instead.
 
-        Returns whether they count, the same on all ranks.
+        Returns whether they count, the same on all ranks; of vectors on a GPU, a bool there.
         """
-        counts = all(one.finite for one in self._outcomes.values())
-        for one in self._outcomes.values():
-            if counts:
-                one.settle()
-            else:
-                one.result[...] = np.nan
+        counts = reduce(operator.and_, (one.finite for one in self._outcomes), True)
+        for one in self._outcomes:
+            one.settle(counts)
         self.drop()
         return counts
 
     def drop(self) -> None:
         """Forget the calls: what is owed stays what it was before them.  Their results are as they are."""
-        self._outcomes, self.over = {}, True
+        self._outcomes, self._entries, self.over = [], set(), True

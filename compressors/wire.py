@@ -11,7 +11,8 @@ from hocket.arguments import human, kind, unmasked, whole
 from hocket.codecs import Codec
 from hocket.compression.choice.names import resolved
 from hocket.compression.dense import Coded
-from hocket.compression.method import Array, Method
+from hocket.compression.memory import Array
+from hocket.compression.method import Method
 from hocket.compression.sparse import pairs
 from hocket.compression.sparse.methods import Sparse
 from hocket.errors import ArgumentError

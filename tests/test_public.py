@@ -52,7 +52,7 @@ NAMES = {
         ScheduleError TimeoutError TransportError Under under
     """,
     "hocket.extending": """
-        ADJOINTS DTYPES Op PremulSum REDUCING TORCH_NAMES at_once check_op digest drive fail_at_exit
+        ADJOINTS Aside DTYPES Op PremulSum REDUCING TORCH_NAMES at_once check_op digest drive fail_at_exit
         hierarchical outside_group pass_over
     """,
     "hocket.hosting": """

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy
+
+from hocket.collectives.arrays.streams import current_stream
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,42 @@ def current(array: Any, gpu: int, stream: int) -> AbstractContextManager[Any]:
         return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=gpu))  # type: ignore[no-any-return]
     cupy = cupy_of(array)
     return contextlib.nullcontext() if cupy is None else _current_in(cupy, gpu, stream)
+
+
+class Aside:
+    """A stream of the GPU of `array` for a thread that works beside the caller's; in host memory nothing is done.
+
+    `behind()`: what it is given from now on waits for what the caller's stream has now.  `work()`: inside the block the
+    library of the arrays works in it, in this thread.  `join()`: the caller's stream waits for what it has been given.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array, self._gpu = array, _gpu(array)
+        self._device: Any = None
+        if self._gpu >= 0:
+            from hocket.system.cuda import driver
+
+            self._device = driver.device(self._gpu)
+            self._stream = self._device.take_stream()
+            weakref.finalize(self, self._device.give_stream, self._stream)
+
+    def behind(self) -> None:
+        if self._device is not None:
+            self._device.follow(self._stream, current_stream(self._array, self._gpu))
+
+    def work(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self._device is None else current(self._array, self._gpu, self._stream)
+
+    def join(self) -> None:
+        if self._device is not None:
+            self._device.follow(current_stream(self._array, self._gpu), self._stream)
+
+
+def _gpu(array: Any) -> int:
+    """The GPU that it is on; -1: it is in host memory."""
+    if hasattr(array, "data_ptr"):
+        return int(array.get_device()) if array.is_cuda else -1
+    return int(array.device.id) if hasattr(array, "__cuda_array_interface__") else -1
 
 
 @contextlib.contextmanager

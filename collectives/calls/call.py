@@ -108,9 +108,15 @@ class Call:
 
     def stage(self) -> None:
         """Work on host copies of the arrays that are on a GPU."""
-        for buffer in (self.src, self.dst):
+        for buffer in (self.src, self.dst, *self.residuals):
             if buffer is not None:
                 buffer.stage()
+
+    def restore(self) -> None:
+        """Write the results back to where the caller wants them, if the call worked on copies."""
+        for buffer in (self.dst, *self.residuals[1::2]):
+            if buffer is not None:
+                buffer.restore()
 
     @property
     def contract(self) -> Contract:

@@ -67,10 +67,10 @@ def _pair(call: Call, given: Any, name: str) -> Pair:
 
 def _check_memory(call: Call, pairs: list[Pair]) -> None:
     everything = [call.src, call.dst, *(each for pair in pairs for each in pair)]
-    if any(each is not None and (each.foreign or each.device >= 0) for each in everything):
-        raise ArgumentError(
-            "residuals are for arrays in host memory, and some arrays are on a GPU; copy them to the host, or omit them"
-        )
+    places = {each.device if each.foreign else None for each in everything if each is not None}
+    if len(places) > 1:
+        where = " and ".join(sorted("host memory" if at is None else f"GPU {at}" for at in places))
+        raise ArgumentError(f"residuals must be where x and the result are; these arrays are in {where}")
     in_place = call.src is not None and call.dst is not None and overlap(call.src, call.dst)
     others = [call.dst, call.src] if in_place else [call.dst]
     for before, after in pairs:

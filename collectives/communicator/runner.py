@@ -116,8 +116,7 @@ class Runner:
             engine.hold((call, prepared))
             self.reporter.fail(engine, code, engine.culprit, timeout)
         prepared.finish()
-        if call.dst is not None:
-            call.dst.restore()
+        call.restore()
         return call.result
 
     def _queue_for(self, call: Call, how: Resolved, ask: Ask) -> Queue:
@@ -149,8 +148,7 @@ class Runner:
             if ended.status != DONE:
                 self.reporter.fail(engine, ended.status, ended.culprit, timeout, ended)
             prepared.finish()
-            if call.dst is not None:
-                call.dst.restore()
+            call.restore()
 
         work = Work(queued, call.result, settle, prepared.stream)
         together = open_group()

@@ -9,7 +9,7 @@ from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, 
                                      hk_now, piece_length, residual, step_on, way_in, way_out)
 from hocket.collectives.recording.recorder cimport hk_clock_now
 from hocket.errors import TransportError
-from hocket.kernels.cpu.reduce cimport hk_add_residual, hk_dice
+from hocket.kernels.cpu.reduce cimport hk_add_residual, hk_dice, hk_residual
 from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_receive, hk_view
 from hocket.transports.library cimport hk_library
 
@@ -152,7 +152,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
                     return RAISED
             elif r.device != NULL:
                 if r.device.reduce(r.device, r, x, piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize,
-                                   hk_dice(0, 0)) < 0:
+                                   hk_dice(0, 0), hk_residual(NULL, NULL)) < 0:
                     return device_failed(e, r)
             else:
                 r.reduce(piece_at(r, x, &x.dst[s.piece], s), ways, k, n // x.itemsize)
@@ -179,10 +179,11 @@ cdef inline int fold(Core* e, Run* r, Instr* x, State* s, const void** ways, int
         floats = min(floats, x.held[s.piece] - first)
     cdef void* out = piece_at(r, x, &x.dst[s.piece], s)
     cdef hk_dice rolls = dice(r, x, s.piece, first)
+    cdef hk_residual kept = residual(r, x, s.piece, first)
     if r.device != NULL:
-        return device_failed(e, r) if r.device.reduce(r.device, r, x, out, ways, k, floats, rolls) < 0 else 0
+        return device_failed(e, r) if r.device.reduce(r.device, r, x, out, ways, k, floats, rolls, kept) < 0 else 0
     if x.residual != NULL:
-        x.codec.fold_residual(x.codec, out, ways, k, floats, residual(r, x, s.piece, first), rolls)
+        x.codec.fold_residual(x.codec, out, ways, k, floats, kept, rolls)
     else:
         x.codec.fold(x.codec, out, ways, k, floats, rolls)
     return 0
@@ -269,6 +270,7 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef size_t n, skip = <size_t>s.segment * (x.segment // x.itemsize)     # elements on the wire
     cdef size_t skip_floats
     cdef hk_dice rolls = hk_dice(0, 0)
+    cdef hk_residual kept
     cdef char* to
     cdef char* source
     for i in range(x.npieces):
@@ -282,13 +284,14 @@ cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             skip_floats = skip * x.codec.block
             n = min(n * x.codec.block, x.held[i] - skip_floats)
             rolls = dice(r, x, i, skip_floats)
+        kept = residual(r, x, i, skip_floats)
         if r.device != NULL:
-            if r.device.apply(r.device, r, x, to, source, n, rolls) < 0:
+            if r.device.apply(r.device, r, x, to, source, n, rolls, kept) < 0:
                 return device_failed(e, r)
         elif x.residual != NULL and x.codec == NULL:
-            hk_add_residual(to, source, n, residual(r, x, i, skip_floats))
+            hk_add_residual(to, source, n, kept)
         elif x.residual != NULL:
-            x.codec.encode_residual(x.codec, to, source, n, residual(r, x, i, skip_floats), rolls)
+            x.codec.encode_residual(x.codec, to, source, n, kept, rolls)
         elif x.codec == NULL:
             x.apply(to, source, n, x.factor)
         elif x.decodes:

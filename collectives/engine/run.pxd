@@ -99,8 +99,10 @@ cdef struct Run
 
 cdef struct DeviceOps:      # what computes on GPU arrays, in the order of a stream; see gpu/stream_ops.pyx
     int (*copy)(DeviceOps*, void* stream, void* to, const void* source, size_t n) noexcept nogil     # all: 0, or -1
-    int (*reduce)(DeviceOps*, Run*, Instr*, void* out, const void** ways, int k, size_t count, hk_dice) noexcept nogil
-    int (*apply)(DeviceOps*, Run*, Instr*, void* out, const void* source, size_t count, hk_dice) noexcept nogil
+    int (*reduce)(DeviceOps*, Run*, Instr*, void* out, const void** ways, int k, size_t count, hk_dice,
+                  hk_residual) noexcept nogil
+    int (*apply)(DeviceOps*, Run*, Instr*, void* out, const void* source, size_t count, hk_dice,
+                 hk_residual) noexcept nogil    # a residual whose `after` is NULL: none
     int (*call)(DeviceOps*, Run*, void* source, void* out) noexcept nogil     # the kernel that meets those of other ranks
     int (*begin)(DeviceOps*, Run*) noexcept nogil     # nothing of the run has been issued yet ...
     int (*end)(DeviceOps*, Run*) noexcept nogil       # ... all of it has
@@ -115,6 +117,9 @@ cdef struct Kernels:        # of a device, that the instructions of a call launc
     void* encode
     void* decode
     void* fold              # a codec's reduction
+    void* encode_kept       # the same two with a residual ...
+    void* fold_kept
+    void* add               # ... and the sum of two vectors of float32
 
 
 cdef struct Run:            # one execution of a plan
@@ -301,9 +306,11 @@ cdef inline hk_dice dice(Run* r, Instr* x, int piece, size_t first) noexcept nog
 
 
 cdef inline hk_residual residual(Run* r, Instr* x, int piece, size_t first) noexcept nogil:
-    """The addresses of the residual from float `first` of a piece on."""
+    """The addresses of the residual from float `first` of a piece on; NULL if the instruction has none."""
+    cdef hk_residual addresses = hk_residual(NULL, NULL)
+    if x.residual == NULL:
+        return addresses
     cdef size_t at = x.residual[piece] + first * sizeof(float)
-    cdef hk_residual addresses
     addresses.before = NULL if r.base[x.before] == NULL or x.before == IN else r.base[x.before] + at
     addresses.after = r.base[x.after] + at
     return addresses

@@ -37,6 +37,9 @@ class OnGpu:
         wanted: dict[str, kernels.Kernel] = {}
         if plan.coded is not None:
             wanted = kernels.coders(plan.coded)._asdict()
+            if self.call.residuals:
+                kept = kernels.keepers(plan.coded)
+                wanted |= {"encode_kept": kept.encode, "fold_kept": kept.fold, "add": kernels.reduce(own, "sum")}
         elif self.call.encoded is not None:
             wanted = {"encode": kernels.cast(own, wire), "decode": kernels.cast(wire, own)}
         elif how.before is not None or how.after is not None:

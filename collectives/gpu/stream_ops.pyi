@@ -18,5 +18,6 @@ class OnStream(Placed):
     def __init__(
         self, at: StreamOps, stream: int, *,
         reduce: int = 0, many: int = 0, scale: int = 0, encode: int = 0, decode: int = 0, fold: int = 0,
+        encode_kept: int = 0, fold_kept: int = 0, add: int = 0,
     ) -> None: ...  # fmt: skip
     def meet(self, kernel: Kernel, nbytes: int, count: int, expression: str | None = None) -> None: ...

@@ -12,10 +12,11 @@ from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport SCRATCH, Instr
 from hocket.collectives.engine.instructions cimport MAX_WAYS
 from hocket.collectives.engine.run cimport DeviceOps, Kernels, Run
-from hocket.kernels.cpu.reduce cimport hk_dice
+from hocket.kernels.cpu.reduce cimport hk_dice, hk_residual
 from hocket.system.cuda.driver cimport (CU_STREAM_CAPTURE_STATUS_NONE, CUevent, CUfunction, CUresult, CUstream,
                                      CUstreamCaptureStatus, Device, hk_device, hk_device_await, hk_device_copy,
-                                     hk_device_enter, hk_device_leave, hk_device_record, hk_device_refused)
+                                     hk_device_enter, hk_device_leave, hk_device_record, hk_device_refused,
+                                     hk_device_zero)
 
 import ctypes
 
@@ -42,30 +43,60 @@ cdef int copy(DeviceOps* a, void* stream, void* to, const void* source, size_t n
 
 
 cdef int reduce(DeviceOps* a, Run* r, Instr* x, void* out, const void** ways, int k, size_t count,
-                hk_dice dice) noexcept nogil:
-    """`count`: of elements, of a codec's of floats.  Dice are for what encodes; other kernels have four parameters."""
+                hk_dice dice, hk_residual kept) noexcept nogil:
+    """`count`: of elements, of a codec's of floats.  Dice and residuals are for what encodes; other kernels have four
+    parameters."""
     cdef bint few = k <= WAYS and x.codec == NULL
     cdef void* kernel = r.kernels.reduce if few else r.kernels.many if x.codec == NULL else r.kernels.fold
+    if kept.after != NULL:
+        kernel = r.kernels.fold_kept
     cdef hk_ways given
     cdef uint64_t to = <uintptr_t>out, n = count, first = dice.first
-    cdef void* parameters[6]
+    cdef void* parameters[8]
     cdef int i
     memset(&given, 0, sizeof(hk_pointers) if few else sizeof(hk_ways))
     for i in range(k):
         given.at[i] = <uintptr_t>ways[i]
-    parameters[:] = [&given, &to, &n, &k, &dice.key, &first]
+    parameters[:] = [&given, &to, &n, &k, &dice.key, &first, &kept.before, &kept.after]
     return spread(<Gpu*>a, r, kernel, count * (x.itemsize if x.codec == NULL else sizeof(float)), parameters)
 
 
 cdef int apply(DeviceOps* a, Run* r, Instr* x, void* out, const void* source, size_t count,
-               hk_dice dice) noexcept nogil:
-    """Dice are for what encodes; other kernels have four parameters."""
+               hk_dice dice, hk_residual kept) noexcept nogil:
+    """Dice and residuals are for what encodes; other kernels have four parameters."""
+    if kept.after != NULL and x.codec == NULL:
+        return add_residual(<Gpu*>a, r, out, source, count, kept)
     cdef uint64_t to = <uintptr_t>out, given = <uintptr_t>source, n = count, first = dice.first
     cdef void* kernel = r.kernels.encode if x.encodes else r.kernels.decode if x.decodes else r.kernels.scale
     cdef size_t itemsize = sizeof(float) if x.encodes or x.decodes else x.itemsize
-    cdef void* parameters[6]
-    parameters[:] = [&to, &given, &n, &x.factor, &dice.key, &first]
+    cdef void* parameters[7]
+    if kept.after != NULL:
+        kernel = r.kernels.encode_kept
+        parameters[:] = [&to, &given, &n, &dice.key, &first, &kept.before, &kept.after]
+    else:
+        parameters[:6] = [&to, &given, &n, &x.factor, &dice.key, &first]
     return spread(<Gpu*>a, r, kernel, count * itemsize, parameters)
+
+
+cdef int add_residual(Gpu* gpu, Run* r, void* out, const void* source, size_t count, hk_residual kept) noexcept nogil:
+    """out = source + before; after = 0, as hk_add_residual of the host."""
+    cdef hk_pointers given
+    cdef uint64_t to = <uintptr_t>out, n = count
+    cdef int two = 2, entered, rc
+    cdef void* parameters[4]
+    if kept.before == NULL:
+        rc = copy(&gpu.base, r.call.stream, out, source, count * sizeof(float))
+    else:
+        memset(&given, 0, sizeof(given))
+        given.at[0], given.at[1] = <uintptr_t>source, <uintptr_t>kept.before
+        parameters[:] = [&given, &to, &n, &two]
+        rc = spread(gpu, r, r.kernels.add, count * sizeof(float), parameters)
+    if rc < 0:
+        return rc
+    entered = hk_device_enter(gpu.device)
+    rc = -1 if entered < 0 else hk_device_zero(gpu.device, r.call.stream, kept.after, count * sizeof(float))
+    hk_device_leave(gpu.device, entered)
+    return rc
 
 
 cdef int spread(Gpu* gpu, Run* r, void* kernel, uint64_t nbytes, void** parameters) noexcept nogil:
@@ -198,10 +229,12 @@ cdef class OnStream(Placed):
     """Arrays on this GPU: the stream that orders their call, and the functions that its instructions launch."""
 
     def __init__(self, StreamOps at, uintptr_t stream, *, uintptr_t reduce=0, uintptr_t many=0, uintptr_t scale=0,
-                 uintptr_t encode=0, uintptr_t decode=0, uintptr_t fold=0):
+                 uintptr_t encode=0, uintptr_t decode=0, uintptr_t fold=0, uintptr_t encode_kept=0,
+                 uintptr_t fold_kept=0, uintptr_t add=0):
         self.at, self.device = at, &at.gpu.base
         self.stream, self.kept = stream, None
-        self.kernels = Kernels(<void*>reduce, <void*>many, <void*>scale, <void*>encode, <void*>decode, <void*>fold)
+        self.kernels = Kernels(<void*>reduce, <void*>many, <void*>scale, <void*>encode, <void*>decode, <void*>fold,
+                               <void*>encode_kept, <void*>fold_kept, <void*>add)
 
     def meet(self, kernel, size_t nbytes, size_t count, expression=None) -> None:
         """Let this kernel carry out the call, of so many bytes, when the hosts have met."""

@@ -11,9 +11,9 @@ import numpy as np
 from hocket.arguments import whole
 from hocket.codecs import not_below
 from hocket.compression.bucket import Bucket
+from hocket.compression.memory import Array, finite, moved, namespace, on_host, size
 from hocket.compression.method import (
     CHUNK,
-    Array,
     Averaged,
     Kept,
     Method,
@@ -21,7 +21,9 @@ from hocket.compression.method import (
     checked_half,
     chunks,
     joined,
+    single,
 )
+from hocket.compression.sparse import fixed
 from hocket.compression.sparse.allreduce import allreduce_sparse
 from hocket.compression.sparse.pairs import itemsize, rounded
 from hocket.errors import ArgumentError
@@ -47,6 +49,8 @@ def largest(x: Array, k: int) -> Array:
 
     Cost: one pass over x where a sample of it tells what is certainly too small; else a selection of all.
     """
+    if not on_host(x):
+        return _largest_of_rows(x, k)
     at = math.ceil(SAMPLE * k / x.size * 1.25 + 3 * math.sqrt(SAMPLE * k / x.size)) + 1
     some = None
     if x.size > 8 * SAMPLE and at < SAMPLE // 4:
@@ -61,6 +65,13 @@ def largest(x: Array, k: int) -> Array:
     if len(keep) > k:  # some are as large as the last one, or NaN
         keep = np.sort(np.argpartition(sizes, len(some) - k)[len(some) - k :])
     return some[keep]
+
+
+def _largest_of_rows(x: Array, k: int) -> Array:
+    """The places of the k largest in each row, on a GPU, in no order."""
+    xp = namespace(x)
+    sizes, least = xp.abs(x), x.shape[-1] - k
+    return xp.topk(sizes, k)[1] if hasattr(xp, "topk") else xp.argpartition(sizes, least, axis=-1)[..., least:]
 
 
 class Sparse(Together):
@@ -84,15 +95,22 @@ class Sparse(Together):
         begin, of_each = 0, []
         for part in vectors.parts:
             of_each.append(begin + self.chosen(part.reshape(-1)))
-            begin += part.size
+            begin += size(part)
+        if not on_host(vectors.flat):
+            total = results.flat
+            sent = fixed.summed(comm, of_each, vectors.flat, total, self.codec)
+            total *= single(1 / comm.size)
+            vectors.flat[namespace(sent).concatenate(of_each)] -= sent
+            each = 8 if self.codec is None else 6
+            return [Averaged({}, len(some) * each) for some in of_each]
         every = np.concatenate(of_each)
         mine = vectors.flat[every]
         indices, values = allreduce_sparse(comm, every, mine, vectors.flat.size, codec=self.codec, out=results.flat)
         results.flat[indices] = values * np.float32(1 / comm.size)
         vectors.flat[every] = 0 if self.codec is None else mine - rounded(mine, self.codec)
         each = itemsize(mine.dtype, self.codec)
-        finite = bool(np.isfinite(values).all()) or None  # if not, whose are not?
-        return [Averaged({}, len(some) * each, finite) for some in of_each]
+        there = finite(values) or None  # if not, whose are not?
+        return [Averaged({}, len(some) * each, there) for some in of_each]
 
 
 class TopK(Sparse):
@@ -116,19 +134,25 @@ class TopK(Sparse):
         return joined("topk", f"{self.density:g}", self.chunk, self.codec)
 
     def chosen(self, x: Array) -> Array:
-        if not x.size:
-            return np.arange(0)
-        if self.chunk is None or x.size <= self.chunk:
-            return largest(x, count(self.density, x.size))
-        indices, even = [], x.size // self.chunk * self.chunk
+        n, xp = len(x), namespace(x)
+        if not n:
+            return moved(np.arange(0), x)
+        if self.chunk is None or n <= self.chunk:
+            return largest(x, count(self.density, n))
+        indices, even = [], n // self.chunk * self.chunk
         k = count(self.density, self.chunk)
-        for one in chunks(even, max(1, CHUNK // self.chunk) * self.chunk):
-            rows = np.abs(x[one].reshape(-1, self.chunk))
-            places = np.sort(np.argpartition(rows, self.chunk - k, axis=1)[:, self.chunk - k :], axis=1)
-            indices.append((places + np.arange(one.start, one.stop, self.chunk)[:, None]).reshape(-1))
-        if even < x.size:
-            indices.append(even + largest(x[even:], count(self.density, x.size - even)))
-        return np.concatenate(indices)
+        for one in chunks(x[:even], max(1, CHUNK // self.chunk) * self.chunk):
+            rows = x[one].reshape(-1, self.chunk)
+            if xp is np:
+                sizes = np.abs(rows)
+                places = np.sort(np.argpartition(sizes, self.chunk - k, axis=1)[:, self.chunk - k :], axis=1)
+            else:
+                places = _largest_of_rows(rows, k)
+            firsts = moved(np.arange(one.start, one.stop, self.chunk)[:, None], x)
+            indices.append((places + firsts).reshape(-1))
+        if even < n:
+            indices.append(even + largest(x[even:], count(self.density, n - even)))
+        return xp.concatenate(indices)
 
 
 class Threshold(Sparse):
@@ -146,6 +170,8 @@ class Threshold(Sparse):
     @property
     def name(self) -> str:
         return joined("threshold", f"{self.least:g}", self.codec)
+
+    host = "how many elements are large is known by looking at them; topk sends a number that is told"
 
     def chosen(self, x: Array) -> Array:
         return not_below(x, self.least)
@@ -166,8 +192,9 @@ class RandomK(Method):
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         flat, into = vector.reshape(-1), result.reshape(-1)
-        k = count(self.density, flat.size)
-        chosen = np.random.Generator(np.random.Philox(seed)).choice(flat.size, k, replace=False, shuffle=False)
+        k = count(self.density, len(flat))
+        drawn = np.random.Generator(np.random.Philox(seed)).choice(len(flat), k, replace=False, shuffle=False)
+        chosen = moved(drawn, flat)
         values = flat[chosen]
         flat[chosen] = 0
         into[...] = 0
@@ -193,6 +220,8 @@ class NonZero(Method):
     @property
     def name(self) -> str:
         return "nonzero" if self.block == 256 else f"nonzero:{self.block}"
+
+    host = "which blocks are not zero is known by looking at them"
 
     def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
         flat, into = vector.reshape(-1), result.reshape(-1)

@@ -9,7 +9,8 @@ import numpy as np
 
 from hocket.arguments import whole
 from hocket.compression.bucket import Bucket
-from hocket.compression.method import Array, Averaged, Kept, Together, joined
+from hocket.compression.memory import Array
+from hocket.compression.method import Averaged, Kept, Together, joined
 from hocket.compression.sparse.methods import checked, count
 from hocket.errors import ArgumentError
 
@@ -36,6 +37,8 @@ class TwoBits(Together):
     @property
     def name(self) -> str:
         return joined("twobits", f"{self.density:g}", self.chunk)
+
+    host = "its bits are packed by NumPy"
 
     def average_all(
         self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]

@@ -68,6 +68,7 @@ _REDUCE = (("in", "hk_pointers"), ("out", "pointer"), ("count", "u64"), ("k", "i
 _MANY = (("in", "hk_ways"), *_REDUCE[1:])
 _CONVERT = (("out", "pointer"), ("in", "pointer"), ("count", "u64"), ("factor", "f64"))
 _DICE = (("key", "u64"), ("first", "u64"))
+_RESIDUAL = (("before", "pointer"), ("after", "pointer"))
 
 
 def reduce(dtype: str, op: str) -> Kernel:
@@ -167,20 +168,42 @@ class Coders(NamedTuple):
 @functools.cache
 def coders(codec: Codec) -> Coders:
     """The kernels of a codec; its seed is the caller's affair."""
+    name, module = _coded(codec, "")
+    return Coders(
+        Kernel(f"hk_encode_{name}", module, (*_CONVERT, *_DICE)),
+        Kernel(f"hk_decode_{name}", module, _CONVERT),
+        Kernel(f"hk_fold_{name}", module, (*_MANY, *_DICE)),
+    )
+
+
+class Keepers(NamedTuple):
+    """`encode` and `fold` that add `before` to what they encode, unless it is 0, and leave in `after` what is lost."""
+
+    encode: Kernel
+    fold: Kernel
+
+
+@functools.cache
+def keepers(codec: Codec) -> Keepers:
+    """The keepers of a codec."""
+    name, module = _coded(codec, "kept_", ("HK_RESIDUAL", "1"))
+    return Keepers(
+        Kernel(f"hk_encode_{name}", module, (*_CONVERT[:3], *_DICE, *_RESIDUAL)),
+        Kernel(f"hk_fold_{name}", module, (*_MANY, *_DICE, *_RESIDUAL)),
+    )
+
+
+def _coded(codec: Codec, prefix: str, *more: tuple[str, str]) -> tuple[str, Module]:
+    """The name of a codec's kernels, and their module."""
     clip = int(np.float32(codec.clip).view(np.uint32))
     told = {
         "BLOCK": codec.block, "BYTES": codec.itemsize, "WIDTH": codec.bits, "LEVELS": codec.levels, "NORM": codec.norm,
         "CLIP": f"{clip}u", "STOCHASTIC": int(codec.stochastic),
     }  # fmt: skip
     kind = _KINDS[codec.code]
-    name = "_".join(map(str, (kind, *told.values())))
+    name = prefix + "_".join(map(str, (kind, *told.values())))
     defines = {"CODEC": name, "KIND": kind, **told}
-    module = Module("codec.cuh", tuple((f"HK_{word}", str(value)) for word, value in defines.items()))
-    return Coders(
-        Kernel(f"hk_encode_{name}", module, (*_CONVERT, *_DICE)),
-        Kernel(f"hk_decode_{name}", module, _CONVERT),
-        Kernel(f"hk_fold_{name}", module, (*_MANY, *_DICE)),
-    )
+    return name, Module("codec.cuh", (*((f"HK_{word}", str(value)) for word, value in defines.items()), *more))
 
 
 @functools.cache
@@ -197,7 +220,7 @@ def catalogue() -> tuple[Kernel, ...]:
         *(kernel for pair in pairs for kernel in shots(*pair)),
         *(scale(dtype) for dtype in numbers),
         *(cast(*ends) for small in _CASTS for ends in (("float32", small), (small, "float32"))),
-        *(kernel for codec in (*CODECS, *HALVES.values()) for kernel in coders(codec)),
+        *(kernel for codec in (*CODECS, *HALVES.values()) for kernel in (*coders(codec), *keepers(codec))),
     )
 
 

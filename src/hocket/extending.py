@@ -13,6 +13,7 @@
     Op, PremulSum   what `op=` may be, and what `hocket.premul_sum` makes
     DTYPES          the table of dtypes: name, itemsize, kind, and what NumPy and torch call them
     TORCH_NAMES     str(tensor.dtype) of those that torch has, too
+    Aside           a stream of a GPU's for a thread that works beside the caller's
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from hocket.algorithms import CONTRACTS, hierarchical
+from hocket.collectives.arrays.borrowed import Aside
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.base.callsite import pass_over
 from hocket.collectives.base.groups import at_once, outside_group
@@ -30,8 +32,8 @@ from hocket.kernels.dtypes import DTYPES, TORCH_NAMES
 from hocket.system.exit_code import at_least
 
 __all__ = [
-    "ADJOINTS", "DTYPES", "REDUCING", "TORCH_NAMES", "Op", "PremulSum", "at_once", "check_op", "digest", "drive",
-    "fail_at_exit", "hierarchical", "outside_group", "pass_over",
+    "ADJOINTS", "DTYPES", "REDUCING", "TORCH_NAMES", "Aside", "Op", "PremulSum", "at_once", "check_op", "digest",
+    "drive", "fail_at_exit", "hierarchical", "outside_group", "pass_over",
 ]  # fmt: skip
 
 ADJOINTS: dict[str, str] = {name: row.adjoint for name, row in CONTRACTS.items() if row.adjoint is not None}

@@ -42,6 +42,11 @@ static inline int hk_device_copy(hk_device *d, void *stream, const void *to, con
     return rc ? hk_device_refused(d, "a copy", rc) : 0;
 }
 
+static inline int hk_device_zero(hk_device *d, void *stream, void *to, size_t n) {
+    const CUresult rc = d->cuda->cuMemsetD8Async((CUdeviceptr)(uintptr_t)to, 0, n, (CUstream)stream);
+    return rc ? hk_device_refused(d, "filling memory", rc) : 0;
+}
+
 static inline int hk_device_record(hk_device *d, void *stream, CUevent event) {
     const CUresult rc = d->cuda->cuEventRecord(event, (CUstream)stream);
     return rc ? hk_device_refused(d, "recording an event", rc) : 0;

@@ -88,6 +88,7 @@ cdef extern from "system/cuda/mark.h" nogil:
     void hk_device_leave(hk_device*, int)
     int hk_device_refused(hk_device*, const char*, CUresult)
     int hk_device_copy(hk_device*, void*, const void*, const void*, size_t)
+    int hk_device_zero(hk_device*, void*, void*, size_t)
     int hk_device_record(hk_device*, void*, CUevent)
     int hk_device_await(hk_device*, void*, CUevent)
 

@@ -24,15 +24,14 @@ from hocket.compression import Bucket, Compressor
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.training.agreeing import Order, Pending, Request, Spec, Submitter
 from hocket.training.overlap.arrays import (
-    ON_GPU,
     described,
     dtype_of,
     empty,
-    host,
     line,
-    on_host,
     one_memory,
     put,
+    refused,
+    seen,
     tensor_of,
     writable,
     zeros,
@@ -177,6 +176,7 @@ class Agreed:
     def close(self) -> None:
         if self._member is not None:
             self._member.stop(LEAVING, "the scheduler was closed")
+            self._member.comm.close()  # else a GPU's memory that others may map stays until the process ends
 
     # --- the tensors
 
@@ -185,8 +185,8 @@ class Agreed:
         if not isinstance(name, str) or given is None:
             wrong = f"{call}({name!r}): expected a string, and an array of floats; got {described(array)}"
             raise self._ended(ArgumentError(wrong))
-        if self.settings.method is not None and not on_host(array):
-            raise self._ended(ArgumentError(f"{call}({name!r}): {ON_GPU.format(array.device)}"))
+        if wrong := refused(self.settings.method, array):
+            raise self._ended(ArgumentError(f"{call}({name!r}): {wrong}"))
         self._likes[dtype_of(array)] = array
         tensor = self._named(name)
         tensor.nbytes = given.nbytes
@@ -246,7 +246,7 @@ class Agreed:
         single = dtype_of(bucket.flat) == "float32"
         if self._compressor is not None and single:
             shapes = [request.parts[0].shape for request in requests]
-            self._compressor.allreduce_all(Bucket.of(host(bucket.flat), shapes, bucket.keys))
+            self._compressor.allreduce_all(Bucket.of(seen(bucket.flat), shapes, bucket.keys))
         else:
             order = "exact" if self.settings.passes else "any"
             comm.allreduce(bucket.flat, "avg", codec=self.settings.codec if single else None, order=order)

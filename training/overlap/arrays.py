@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import kind, seen_through
+from hocket.compression import memory
 from hocket.errors import ArgumentError
 from hocket.training.overlap.rows import Tensor
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 """The dtypes that gradients may have."""
-ON_GPU = "it is on {}, and compressor= takes gradients in host memory; give codec=, which GPUs have kernels for"
 
 
 def tensor_of(name: str, like: Any) -> Tensor | None:
@@ -39,8 +39,8 @@ def described(value: Any) -> str:
 
 
 def empty(like: Any, count: int) -> Any:
-    """Memory for so many elements, as NumPy's or torch's."""
-    return like.new_empty(count) if hasattr(like, "new_empty") else np.empty(count, like.dtype)
+    """Memory for so many elements, of the same library and dtype, where `like` lies."""
+    return memory.empty(like, count, dtype_of(like))
 
 
 def zeros(dtype: str, count: int, like: Any = None) -> Any:
@@ -71,8 +71,22 @@ def host(array: Any) -> Any:
     return array if isinstance(array, np.ndarray) else array.detach().numpy()
 
 
+def seen(array: Any) -> Any:
+    """The same, but for an array on a GPU."""
+    return host(array) if on_host(array) else array.detach() if hasattr(array, "detach") else array
+
+
+def refused(method: Any, array: Any) -> str:
+    """Why this method of compression cannot average this array; "": it can."""
+    if method is None or on_host(array) or not method.host:
+        return ""
+    return f"it is on {array.device}, and {method.name!r} works in host memory: {method.host}; take another, or codec="
+
+
 def on_host(array: Any) -> bool:
     """Can NumPy see its memory?"""
+    if hasattr(array, "__cuda_array_interface__") and not hasattr(array, "detach"):
+        return False
     return getattr(getattr(array, "device", "cpu"), "type", "cpu") == "cpu"
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from hocket.compression import Bucket, Compressor, Method
 from hocket.errors import ArgumentError
-from hocket.training.overlap.arrays import host
+from hocket.extending import Aside
+from hocket.training.overlap.arrays import seen
 from hocket.training.worker import Worker
 
 
@@ -25,6 +26,8 @@ class Carrier:
         self.comm, self.codec, self.passes = comm, codec, passes
         self.compressor = None if method is None else Compressor(comm, method)
         self._thread = None if method is None else Worker("hocket-lane")
+        self._aside: Aside | None = None
+        """The thread's stream, where vectors are on a GPU."""
 
     def average(self, x: Any, tensors: Sequence[tuple[str, Sequence[int]]], rows: Any = None) -> Any:
         """Begin to average a vector in place.  Its work.  `rows`: its addends, of which it becomes the average.
@@ -40,11 +43,13 @@ class Carrier:
         if self._thread is None:
             return self.comm.allreduce(x, "avg", async_op=True, codec=self.codec if single else None)
         assert self.compressor is not None
+        aside = self._aside = self._aside or Aside(x)
+        aside.behind()
         if not single:
-            return Threaded(self._thread.submit(self.comm.allreduce, x, "avg"))
+            return Threaded(self._thread.submit(_within, aside, self.comm.allreduce, x, "avg"), aside)
         names, shapes = zip(*tensors, strict=True)
-        bucket = Bucket.of(host(x), shapes, names)
-        return Threaded(self._thread.submit(self.compressor.allreduce_all, bucket))
+        bucket = Bucket.of(seen(x), shapes, names)
+        return Threaded(self._thread.submit(_within, aside, self.compressor.allreduce_all, bucket), aside)
 
     def state(self) -> Any:
         """The vectors that its compressor owes, when what was begun before has ended."""
@@ -65,11 +70,16 @@ class Carrier:
         self.comm.close()
 
 
+def _within(aside: Aside, call: Any, *args: Any) -> None:
+    with aside.work():
+        call(*args)
+
+
 class Threaded:
     """A call that a thread makes, as a work."""
 
-    def __init__(self, future: concurrent.futures.Future[Any]) -> None:
-        self._future = future
+    def __init__(self, future: concurrent.futures.Future[Any], aside: Aside) -> None:
+        self._future, self._aside = future, aside
 
     def done(self) -> bool:
         return self._future.done()
@@ -79,6 +89,7 @@ class Threaded:
         if not concurrent.futures.wait([self._future], timeout).done:
             return False
         self._future.result()
+        self._aside.join()
         return True
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from hocket.arguments import choices
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
-from hocket.training.overlap.arrays import ON_GPU, described, line, on_host, tensor_of, writable
+from hocket.training.overlap.arrays import described, line, refused, tensor_of, writable
 from hocket.training.overlap.carrier import Carrier, restore
 from hocket.training.overlap.gradient import Gradient, Lane, Timing, naming, placed
 from hocket.training.overlap.orders import RECORDED, tic
@@ -75,8 +75,8 @@ class Declared:
             if tensor is None:
                 wrong = f"declare({name!r}): expected an array of floats, got {described(like)}"
                 raise self._ended(ArgumentError(wrong))
-            if self.settings.method is not None and not on_host(like):
-                raise self._ended(ArgumentError(f"declare({name!r}): {ON_GPU.format(like.device)}"))
+            if wrong := refused(self.settings.method, like):
+                raise self._ended(ArgumentError(f"declare({name!r}): {wrong}"))
             self._gradients[name] = Gradient(len(self._gradients), tensor, like)
             self._all.append(self._gradients[name])
 

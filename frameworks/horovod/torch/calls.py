@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hocket.compression.rates import Rate
+from hocket.compression.entries import Rate
 from hocket.errors import ArgumentError
 from hocket.horovod.basics import OPS, Average, Sum, op_of
 from hocket.horovod.exceptions import HorovodInternalError

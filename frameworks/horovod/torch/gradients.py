@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hocket.compression.rates import Rate, rate_of
+from hocket.compression.entries import Rate, rate_of
 from hocket.errors import ArgumentError
 from hocket.horovod.basics import Average, Max
 from hocket.horovod.process_sets import ProcessSet

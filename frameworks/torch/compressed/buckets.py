@@ -12,12 +12,12 @@ import torch
 
 from hocket.errors import ArgumentError
 from hocket.torch.calls.works import Failed, unpacked
-from hocket.torch.compressed.copies import HostCopy
+from hocket.torch.compressed.copies import Here, HostCopy
 from hocket.training.worker import Worker
 
 if TYPE_CHECKING:
     from hocket.compression import Bucket, Compressor, Step
-    from hocket.compression.rates import Rate
+    from hocket.compression.entries import Rate
     from hocket.torch.compressed.rates import Rates
 
 
@@ -46,7 +46,7 @@ class Request(NamedTuple):
     """1 where the parameter has got a gradient on this rank; None: all have."""
     whole: torch.Tensor
     """The same as DDP has it."""
-    copy: HostCopy | None
+    place: Here | None
     """Between `whole`, on a GPU, and `bucket`."""
     first: bool
     last: bool
@@ -63,6 +63,8 @@ class Buckets:
         there = [p for p in module.module.parameters() if p.requires_grad]
         self._used = Used(there) if module.find_unused_parameters else None
         self._worker = Worker("hocket-compress")
+        self._stream: Any = None
+        """The thread's, on a GPU: methods compute in it, and what they keep is used in its order."""
         self._step: Step | None = None
         self._waiting: list[Request] = []
         self._error: Exception | None = None
@@ -78,15 +80,22 @@ class Buckets:
         names = [self._names[id(p)] for p in parameters]
         if bucket.index() == 0:
             self._rate = self._rates.read()  # once for all buckets of a backward pass
-        copy = HostCopy(whole.detach()) if whole.is_cuda else None
-        host = whole.detach() if copy is None else copy.host
-        done: torch.futures.Future[Any] = torch.futures.Future(devices=[whole.device] if copy else None)
+        place = self._placed(whole.detach()) if whole.is_cuda else None
+        seen = whole.detach().numpy() if place is None else place.seen
+        done: torch.futures.Future[Any] = torch.futures.Future(devices=[whole.device] if place else None)
         self._worker.submit(self._average, Request(
-            Bucket.of(host.numpy(), [p.shape for p in parameters], names), [*map(self._rate, parameters)],
+            Bucket.of(seen, [tuple(p.shape) for p in parameters], names), [*map(self._rate, parameters)],
             None if self._used is None else self._used.take(parameters),
-            whole, copy, bucket.index() == 0, bucket.is_last(), done,
+            whole, place, bucket.index() == 0, bucket.is_last(), done,
         ))  # fmt: skip
         return done.then(unpacked)  # an error that a callback raises is one for C++, too
+
+    def _placed(self, whole: torch.Tensor) -> Here:
+        """Where it is, or in host memory, if the method works there alone."""
+        if self._stream is None:
+            cuda: Any = torch.cuda
+            self._stream = cuda.Stream(whole.device)
+        return (HostCopy if self._compressor.method.host else Here)(whole, self._stream)
 
     def _average(self, request: Request) -> None:
         try:
@@ -106,11 +115,11 @@ class Buckets:
         """Its future has an event of what is the current stream then."""
         if self._error is not None:
             request.done.set_result(Failed(self._error))
-        elif request.copy is None:
+        elif request.place is None:
             request.done.set_result(request.whole)
         else:
-            request.copy.back()
-            with request.copy.stream():
+            request.place.back()
+            with request.place.stream():
                 request.done.set_result(request.whole)
 
     def _begin(self) -> None:
@@ -127,9 +136,15 @@ class Buckets:
             ) from None
 
     def _send(self, request: Request) -> None:
+        if request.place is None:
+            self._sent(request)
+            return
+        request.place.arrived()
+        with request.place.stream():
+            self._sent(request)
+
+    def _sent(self, request: Request) -> None:
         bucket = request.bucket
-        if request.copy is not None:
-            request.copy.arrived()
         used = [True] if request.used is None else self._compressor.comm.allreduce(request.used, "max").tolist()
         if all(used):
             self._compressor.allreduce_all(bucket, lr=request.rates)

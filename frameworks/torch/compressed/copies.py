@@ -1,4 +1,4 @@
-"""A CUDA tensor's copy in host memory, there and back, beside what the GPU computes meanwhile."""
+"""A CUDA tensor in a stream beside what the GPU computes meanwhile: where it is, or as a copy in host memory."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from typing import Any
 import torch
 
 
-class HostCopy:
-    """Begins behind what the current stream has now, in a stream of its own; `host` is there after `arrived`.
+class Here:
+    """`seen` may be read and written inside `stream()`, behind what the current stream has now."""
 
-    The memory is pinned, and torch keeps it for the next copy of this size.
-    """
-
-    def __init__(self, x: torch.Tensor) -> None:
-        self.x, self.host = x, torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    def __init__(self, x: torch.Tensor, stream: Any) -> None:
         cuda: Any = torch.cuda
-        self._stream = cuda.Stream(x.device)
-        self._stream.wait_stream(cuda.current_stream(x.device))
-        with self.stream():
-            self.host.copy_(x, non_blocking=True)
-        x.record_stream(self._stream)
+        self.x, self._stream, self.seen = x, stream, x
+        stream.wait_stream(cuda.current_stream(x.device))
+        x.record_stream(stream)
 
     def stream(self) -> AbstractContextManager[Any]:
         """Make its stream the current one."""
@@ -29,10 +23,26 @@ class HostCopy:
         return used
 
     def arrived(self) -> None:
+        """`seen` is there."""
+
+    def back(self) -> None:
+        """x gets what `seen` holds, in the stream."""
+
+
+class HostCopy(Here):
+    """`seen` is a NumPy array, in memory that is pinned; torch keeps it for the next copy of this size."""
+
+    def __init__(self, x: torch.Tensor, stream: Any) -> None:
+        super().__init__(x, stream)
+        self._host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        with self.stream():
+            self._host.copy_(x, non_blocking=True)
+        self.seen = self._host.numpy()  # type: ignore[assignment]
+
+    def arrived(self) -> None:
         """Wait, on the host."""
         self._stream.synchronize()
 
     def back(self) -> None:
-        """x gets what `host` holds, in the stream."""
         with self.stream():
-            self.x.copy_(self.host, non_blocking=True)
+            self.x.copy_(self._host, non_blocking=True)

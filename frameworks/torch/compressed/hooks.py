@@ -28,8 +28,8 @@ def compress(
 
     `module`: a DistributedDataParallel, or one that `fully_shard` was called on, whose group is hocket's; float32.  A
     bucket of DDP's is averaged as one, in a thread and by a communicator of the Compressor's own, while the backward
-    pass goes on.  FSDP2's wait.  All ranks call this together.  DDP's parameters may be on a GPU: methods work in host
-    memory, so a bucket is copied there and back, in a stream beside the backward pass.  FSDP2's are on the CPU.
+    pass goes on.  FSDP2's wait.  All ranks call this together.  DDP's parameters may be on a GPU: a bucket is averaged
+    where it is, in a stream beside the backward pass, or for methods that work in host memory alone as a copy there.
 
     A backward pass of DDP's counts as a whole: a NaN or an infinity in one gradient makes all of them NaN, on all
     ranks, and what is owed stays as it was, so a step that is skipped for it loses nothing.  It is a `step()` of the

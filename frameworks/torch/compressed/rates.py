@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hocket.compression.rates import Rate, rate_of
+from hocket.compression.entries import Rate, rate_of
 from hocket.errors import ArgumentError
 
 

@@ -27,8 +27,8 @@ def shard_comm(module: Any) -> Any:
     if parameter is None:
         return None
     mesh, placements = parameter.device_mesh, parameter.placements
-    if mesh.device_type != "cpu":
-        raise ArgumentError(f"compress takes sharded modules on the CPU, but their mesh is of {mesh.device_type!r}")
+    if mesh.device_type not in ("cpu", "cuda"):
+        raise ArgumentError(f"compress takes sharded modules on CPUs and GPUs; their mesh is of {mesh.device_type!r}")
     if sum(isinstance(placement, Shard) for placement in placements) != 1 or not isinstance(placements[-1], Shard):
         raise ArgumentError(f"compress takes modules that are sharded once, by fully_shard alone; got {placements}")
     return mesh.get_group(mesh.ndim - 1)

@@ -30,7 +30,7 @@ GRID, BLOCK = 2, 64
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    kernels = [kernel for codec in CODED for kernel in catalogue.coders(codec)]
+    kernels = [kernel for codec in CODED for kernel in (*catalogue.coders(codec), *catalogue.keepers(codec))]
     return Emulator(tmp_path_factory.mktemp("codecs"), modules_of(kernels))
 
 
@@ -116,3 +116,37 @@ def test_a_part_of_a_vector_is_rounded_as_in_the_whole(emulator: Emulator, codec
     values = wire.address, source.address, n - skip, 1.0, KEY, skip
     assert emulator.launch(catalogue.coders(codec).encode, 1, launch.BLOCK, *values) == OK
     check_wire(wire, want, n - skip, codec)
+
+
+def check_left(got: Buffer, want: Array, about: str) -> None:
+    assert got.is_intact() and np.array_equal(bits(got.as_array(np.float32)), bits(want)), about
+
+
+@by_codec
+def test_what_is_lost_is_left_as_the_cpu_leaves_it(emulator: Emulator, codec: Codec) -> None:
+    """`before` is nothing, an array, or `after` itself, which may also be x."""
+    kernels = catalogue.keepers(codec)
+    for n in LENGTHS:
+        for turn, x in enumerate(given(n)):
+            before = given(n)[turn - 3] * np.float32(0.1) if turn % 3 else None
+            left = np.empty_like(x)
+            with np.errstate(all="ignore"):
+                wire = codec.encode(x, KEY, (before, left))
+            source, out = Buffer.of(x, 4 * (turn % 3)), Buffer(len(wire), 4 * (turn % 2))
+            owed = None if before is None else Buffer.of(before, 4 * (turn % 4))
+            after = source if turn % 3 == 0 else owed if turn % 3 == 1 else Buffer(4 * n, 4 * (turn % 3))
+            assert after is not None
+            places = owed.address if owed else 0, after.address
+            values = out.address, source.address, n, KEY, 0, *places
+            assert emulator.launch(kernels.encode, GRID, BLOCK, *values, seed=turn) == OK
+            check_wire(out, wire, n, codec)
+            check_left(after, left, f"{codec}, {n} floats, {turn}")
+        xs = [each * np.float32(0.7) for each in given(n)[:3]]
+        wires, left = [encoded(x, codec, j) for j, x in enumerate(xs)], xs[0].copy()
+        want = np.empty_like(wires[0])
+        reduce.fold_arrays(want, wires, codec, n, KEY, (left, left))
+        there, owed = [Buffer.of(wire, 4 * j) for j, wire in enumerate(wires)], Buffer.of(xs[0], 4)
+        values = launch.ways([each.address for each in there]), there[1].address, n, 3, KEY, 0
+        assert emulator.launch(kernels.fold, GRID, BLOCK, *values, owed.address, owed.address) == OK
+        check_wire(there[1], want, n, codec)
+        check_left(owed, left, f"the sum's, {codec}, {n} floats")

@@ -33,6 +33,7 @@ HANDFUL = (
     catalogue.scale("int64"),
     catalogue.cast("float32", "bfloat16"),
     *(catalogue.coders(codec).fold for codec in CODED),
+    *(catalogue.keepers(codec).fold for codec in CODED),
 )
 EVERYWHERE = (
     catalogue.COPY,
@@ -45,7 +46,9 @@ MEETS = re.compile(r"hk_(barrier|allgather|(one_shot|two_shot|reduce_scatter)_\w
 
 
 def kernels_of(module: Module) -> list[Kernel]:
-    kernels = {*catalogue.catalogue(), *(kernel for codec in CODED for kernel in catalogue.coders(codec))}
+    kernels = {*catalogue.catalogue()}
+    for codec in CODED:
+        kernels |= {*catalogue.coders(codec), *catalogue.keepers(codec)}
     return [kernel for kernel in kernels if kernel.module == module]
 
 

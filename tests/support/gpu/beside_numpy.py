@@ -192,6 +192,12 @@ def staged(comm: Any, function: Any) -> None:
     out = GpuArray(1003 * comm.size, np.float32, gpu)
     assert comm.allgather(x, out=out) is out
     same(out, np.tile(want, comm.size), "allgather")
+    there, owed = put(given[comm.rank], gpu), put(np.zeros(1003, np.float32), gpu)
+    host, left = given[comm.rank].copy(), np.zeros(1003, np.float32)
+    comm.allreduce(there, codec="int8", residual=owed)
+    comm.allreduce(host, codec="int8", residual=left)
+    same(there, host, "allreduce with a residual")
+    same(owed, left, "what it lost")
 
 
 def of_many_ranks(comm: Any) -> None:

@@ -18,6 +18,7 @@ from hocket.collectives.arrays import staging
 from hocket.collectives.communicator import planner
 from hocket.collectives.gpu.meeting import KERNELS
 from hocket.compression import FP8, QSGD, Int, Natural, OneBit
+from hocket.errors import ArgumentError
 from hocket.kernels.codecs import CODECS, HALVES, Codec
 from support.gpu.arrays import put
 from support.gpu.beside_numpy import algorithms, check, of, same, values
@@ -121,6 +122,48 @@ def rounded_at_random(comm: Any) -> None:
         other.close()
 
 
+def kept(comm: Any, collective: str, n: int, codec: str | Codec, **how: Any) -> None:
+    """A call with residuals on host arrays and on the GPU's: the result, and what is owed by x and by sums."""
+    sums = collective in ("allreduce", "reduce_scatter")
+    x, owed = of(comm, collective, n), of(comm, collective, n) * np.float32(0.1)
+    host = x, owed.copy(), np.zeros_like(x), owed.copy()
+    there = tuple(map(put, host))
+    results = []
+    for mine, before, after, owned in (host, there):
+        more = {"owner_residual": owned} if sums else {}
+        if collective == "allreduce":
+            more["out"] = x.copy() if mine is x else put(x)
+        results.append(getattr(comm, collective)(mine, codec=codec, residual=(before, after), **more, **how))
+    what = f"{collective} of {n}, {codec}, {how}"
+    for got, want, name in zip((results[1], *there), (results[0], *host), ("result", "x", "before", "after", "owned"),
+                               strict=True):  # fmt: skip
+        same(got, want, f"{name} of {what}")
+
+
+def residuals(comm: Any, groups: tuple[tuple[int, ...], ...] | None = None) -> None:
+    """Residuals in GPU memory have the bits of the host's."""
+    for codec in NAMED:
+        for n in (0, 1, 255, 4099):
+            if groups is not None:
+                kept(comm, "allreduce", n, codec, algorithm=hierarchical("allreduce", groups, outer="direct"))
+                continue
+            kept(comm, "allreduce", n, codec, op="avg")
+            kept(comm, "allreduce", n, codec, algorithm="direct")
+            for collective in ("reduce_scatter", "allgather", "alltoall"):
+                kept(comm, collective, n, codec)
+        x = of(comm, "allreduce", 4099)
+        here, both = put(x), put(np.zeros_like(x))
+        want, owed = x.copy(), np.zeros_like(x)
+        for _ in range(3):  # x becomes the average, and one array is both
+            comm.allreduce(here, "avg", codec=codec, residual=both, async_op=True).wait()
+            comm.allreduce(want, "avg", codec=codec, residual=owed)
+        same(here, want, f"three averages, {codec}")
+        same(both, owed, f"what they owe, {codec}")
+    apart = put(np.zeros(4099, np.float32)), np.zeros(4099, np.float32)
+    with pytest.raises(ArgumentError, match="these arrays are in GPU 0 and host memory"):
+        comm.allreduce(apart[0], codec="int8", residual=(None, apart[1]))
+
+
 def auto(comm: Any) -> None:
     """On one host it is float32."""
     x = values(comm.rank, 100_003, "float32")
@@ -130,8 +173,9 @@ def auto(comm: Any) -> None:
 def everything(comm: Any) -> None:
     comm.allreduce(put(np.ones(1, np.float32)))  # makes the queue
     with nothing_is_staged():
-        for part in (every_collective, asynchronous, auto, rounded_at_random):
+        for part in (every_collective, asynchronous, auto, rounded_at_random, residuals):
             part(comm)
             comm.barrier()
         between_hosts(comm, hosts(comm.size))
+        residuals(comm, hosts(comm.size))
     assert comm.gpus.why_staged == ""

@@ -84,7 +84,8 @@ def build(folder: Path) -> Path:
     kernels += [catalogue.reduce_by(*each) for each in gpu_oracle.EXPRESSIONS.items()]
     kernels += [kernel for each in gpu_oracle.MEETING for kernel in catalogue.shots(*each)]
     kernels += [*catalogue.shots_by("float32", gpu_oracle.EXPRESSIONS["float32"]), catalogue.BARRIER]
-    kernels += [kernel for codec in gpu_codecs.BLOCKS for kernel in catalogue.coders(codec)]
+    for codec in gpu_codecs.BLOCKS:
+        kernels += [*catalogue.coders(codec), *catalogue.keepers(codec)]
     kernels += [catalogue.cast(*ends) for half in HALVES for ends in (("float32", half), (half, "float32"))]
     emulation.build(folder, emulation.modules_of(kernels), ("-O1",))
     return folder

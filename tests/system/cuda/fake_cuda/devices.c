@@ -166,6 +166,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
 
 CUresult cuCtxSynchronize(void) {
     ENTER(IN_CONTEXT);
+    is.waits++;
     settle(current());
     return leave(dead());
 }

@@ -136,6 +136,7 @@ CUresult cuEventSynchronize(CUevent event) {
     ENTER(IN_CONTEXT);
     const struct CUevent_st *e = event_of(event);
     if (e == NULL) return leave(CUDA_ERROR_INVALID_HANDLE);
+    is.waits++;
     if (e->shared == NULL && e->stream) return leave(until_done(e->stream, e->number));
     const uint64_t latest = e->shared ? __atomic_load_n(&e->shared->submitted, __ATOMIC_ACQUIRE) : 0;
     const struct shared *shared = e->shared;

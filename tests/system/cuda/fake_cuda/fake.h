@@ -44,6 +44,7 @@ int fake_set(const char *name, long value);
 int fake_refuse(const char *function, long nth, int status);
 CUdeviceptr fake_suballoc(size_t size);
 CUresult fake_subfree(CUdeviceptr at);
+void *fake_reach(CUdeviceptr at, CUstream stream);
 #pragma GCC visibility pop
 
 #define KNOBS(X) \
@@ -67,6 +68,8 @@ CUresult fake_subfree(CUdeviceptr at);
     X(functions)      /* all that are there */ \
     X(calls) X(operations) X(copies) X(copied) X(fills) X(launches) X(host_calls) X(records) X(event_waits) \
     X(value_waits) X(value_writes) X(exports) /* so far */ \
+    X(waits)          /* of the host for a stream, an event or a device, so far */ \
+    X(to_host)        /* bytes that left a device for the host, so far */ \
     X(double_free) X(use_after_free) X(freed_while_mapped) X(out_of_range) X(early_destroy) X(unreachable) \
     X(bad_handle)     /* of a kind ... */ \
     X(misuses)        /* ... and of all kinds */

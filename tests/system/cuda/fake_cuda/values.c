@@ -15,6 +15,8 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream s
     struct op *o = submit(s, copy);
     o->to = t, o->from = f, o->size = size;
     is.copies++, is.copied += (long)size;
+    const struct range *target = range_of(to), *source = range_of(from);
+    if (source && source->kind != HOST && (target == NULL || target->kind == HOST)) is.to_host += (long)size;
     return leave(CUDA_SUCCESS);
 }
 
