@@ -75,13 +75,13 @@ class Mender:
         self._me.reactor.add(self._ends, self._see)
 
     def streams(self, key: Key, end: Any) -> HealingStreams:
-        """Streams that heal, over our first connection: a socket, or a Tls over it."""
+        """Streams that heal, over our first connection: a socket, or a Tls over it; None: it comes later."""
         me = self._me
         streams = HealingStreams(end, me.encrypt, self._bell, me.check, partial(self._linger, key[0]))
         with self._lock:
             self._live[key] = streams
             looks, self._looking = self._looking, True
-        self._watch(key, streams)
+        self.watch(key, streams)
         if not looks:
             me.reactor.later(LOOK, self._look)
         return streams
@@ -164,8 +164,10 @@ class Mender:
         with self._lock:
             return list(self._live.items())
 
-    def _watch(self, key: Key, streams: HealingStreams) -> None:
-        number = streams.out_fd()
+    def watch(self, key: Key, streams: HealingStreams) -> None:
+        """Notice the end of our connection."""
+        if (number := streams.out_fd()) < 0:
+            return
         self._watched[number] = key
         with contextlib.suppress(OSError, ValueError):
             self._ends.unregister(number)
@@ -208,7 +210,7 @@ class Mender:
                 return False
             poll.poll(50)
         if given:
-            self._watch(key, streams)
+            self.watch(key, streams)
             self.history.heals(key[0], time.monotonic() - began)
         return bool(given)
 
