@@ -22,12 +22,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hocket.control import encryption
-from hocket.control.dial import dial
 from hocket.control.handshake import ATTEMPT, Connection, Hello
 from hocket.errors import Error, TransportError
 from hocket.transports.tcp.answers import CLOSED, HERE, IDLE, answer, say
 from hocket.transports.tcp.healing import HealingStreams, unsent
 from hocket.transports.tcp.history import History
+from hocket.transports.tcp.long.groups import lead_of
 
 if TYPE_CHECKING:
     from hocket.transports.tcp.transport import TcpTransport
@@ -268,8 +268,8 @@ class Mender:
 
         alive()
         hello = me.hello(prefix + purpose[4:], rank)
-        address, deadline = ("tcp", *transport.addresses[rank]), time.monotonic() + ATTEMPT
-        link = dial(address, me.key, hello, ATTEMPT, alive)
+        link = transport.paths.dial(rank, lead_of(key)[1], hello, ATTEMPT, alive)
+        address, deadline = link.getpeername(), time.monotonic() + ATTEMPT
         end: Any = link
         try:
             transport.tune(link, key)
@@ -282,7 +282,7 @@ class Mender:
             raise
         except OSError as why:
             link.close()
-            raise TransportError(f"tcp:{address[1]}:{address[2]}: {why}") from None
+            raise TransportError(f"tcp:{address[0]}:{address[1]}: {why}") from None
         except BaseException:
             link.close()
             raise
@@ -295,7 +295,7 @@ class Mender:
 
     def control_again(self, rank: int, seconds: float, look: Callable[[], object]) -> socket.socket:
         deadline, hello = time.monotonic() + seconds, self._me.hello(self._again + CONTROL, rank)
-        link = dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, seconds, look)
+        link = self._transport.paths.dial(rank, 0, hello, seconds, look)
         if not self._me.encrypt:
             return link
         secret = encryption.connection_key(link.key, hello.purpose, self._me.rank, rank)
@@ -303,7 +303,7 @@ class Mender:
 
     def control_ask(self, rank: int, seconds: float, look: Callable[[], object]) -> None:
         hello = self._me.hello(self._question + CONTROL, rank)
-        dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, seconds, look).close()
+        self._transport.paths.dial(rank, 0, hello, seconds, look).close()
 
     def _control_comes(self, link: Connection, hello: Hello) -> None:
         session = self._me.session

@@ -31,8 +31,9 @@ from hocket.transports.base import Context
 from hocket.transports.tcp.channels import Streams, TcpChannels
 from hocket.transports.tcp.long import congestion
 from hocket.transports.tcp.long.groups import LETTERS, Group, Groups, key_of, lead_of
+from hocket.transports.tcp.long.paths import Paths
 from hocket.transports.tcp.mending import Mender
-from hocket.transports.tcp.offers import Way, is_offer, network_id, ways_to
+from hocket.transports.tcp.offers import is_offer, network_id, ways_to
 from hocket.transports.tcp.stream import SocketStreams
 from hocket.transports.tcp.tls_channels import TlsStreams
 
@@ -74,7 +75,6 @@ class TcpTransport:
         self._listener = context.listen(place, self._on_peer)
         self._further = [self._listens(path) for path in context.paths]
         """Listeners of further paths; None: this host has no such interface."""
-        self._ways: dict[int, list[Way]] = {}
         self.addresses: dict[int, tuple[str, int]] = {}
         self.ciphers: dict[int, int] = {}
         self.healing: set[int] = set()
@@ -82,6 +82,7 @@ class TcpTransport:
         self.purpose = encryption.MARK if context.encrypt else PURPOSE
         self.mender = Mender(self)
         self.groups = Groups(self)
+        self.paths = Paths(context.key, self.mender.history)
         self._controls: dict[int, str] = {}
         self._over: dict[tuple[int, str], None] = {}
         """First streams of healing channels that have been closed: further ones may still come."""
@@ -128,23 +129,20 @@ class TcpTransport:
             self.context.session.heal(self.mender, self.healing)
         self.ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in known.items()})
         further = [listener.address[1] if listener else "" for listener in self._further]
-        self._ways.update({r: ways_to(self.addresses[r], known[r], own, further) for r in self.healing if r in known})
+        for r in self.healing & known.keys():
+            self.paths.learn(r, ways_to(self.addresses[r], known[r], own, further))
         return refusals
 
     def _listens(self, path: str) -> Listener | None:
         place: Any = ("tcp", path, self.context.ports or 0)
         return self.context.listen(place, self._on_peer) if path else None
 
-    def ways(self, rank: int) -> list[Way]:
-        """The paths to this rank, the first one first."""
-        return self._ways.get(rank) or [(self._listener.address[1], self.addresses[rank])]
-
     def detail(self, rank: int) -> str:
         """For people: is it encrypted, or checked; has it been made again?"""
         kinds = [f"encrypted: TLS 1.3, {tls.CIPHERS[self.ciphers[rank]]}"] if self.context.encrypt else []
         kinds += ["checked: CRC32C"] if self.context.check and not self.context.encrypt else []
         kinds += [self._controls[rank]] if rank in self._controls else []
-        kinds += [f"{len(self.ways(rank))} paths"] if len(self.ways(rank)) > 1 else []
+        kinds += [f"{self.paths.count(rank)} paths"] if rank in self.healing and self.paths.count(rank) > 1 else []
         return ", ".join([*kinds, *self.groups.words(rank), *self.mender.history.words(rank)])
 
     def queueing(self) -> str:
@@ -243,7 +241,7 @@ class TcpTransport:
         """
         key = rank, self.purpose + name
         self._priorities[key] = priority
-        link, end = self._dialled(key, priority, self.ways(rank)[0], look, self.context.timeout)
+        link, end = self._dialled(key, priority, look, self.context.timeout)
         with self._lock:
             streams = self._streams(key, end)
             if key in self._arrived:
@@ -264,15 +262,15 @@ class TcpTransport:
         return streams
 
     def dial(self, group: Group, number: int) -> None:
-        """Open a further stream of this group: over its path, or another one where that does not answer."""
-        ways, priority = self.ways(group.key[0]), self._priorities.get(group.key, 0)
+        """Open a further stream of this group.  TransportError: it does not come within FURTHER seconds."""
+        priority = self._priorities.get(group.key, 0)
 
         def look() -> None:
             self.context.look()
             if self._closed or self.groups.get(group.key) is not group:
                 raise TransportError("the channels are closed")
 
-        _, end = self._dialled(key_of(group.key, number), priority, ways[number % len(ways)], look, FURTHER)
+        _, end = self._dialled(key_of(group.key, number), priority, look, FURTHER)
         if not self.closed:
             group.starts(number, end)
         else:
@@ -283,15 +281,17 @@ class TcpTransport:
         return self._closed
 
     def _dialled(
-        self, key: tuple[int, str], priority: int, way: Way, look: Callable[[], object], seconds: float
+        self, key: tuple[int, str], priority: int, look: Callable[[], object], seconds: float
     ) -> tuple[Any, Any]:
         """Our connection of a stream: a socket; and that, or a Tls over it."""
-        me, (rank, purpose), (source, address) = self.context, key, way
+        me, (rank, purpose), number = self.context, key, lead_of(key)[1]
         deadline = time.monotonic() + seconds
         while True:
             left = max(0.01, deadline - time.monotonic())
-            bound = source if way in self.ways(rank)[1:] else ""
-            link = connect(("tcp", *address), me.key, me.hello(purpose, rank), left, look, bound)
+            if number:
+                link = self.paths.connect(rank, number, me.hello(purpose, rank), left, look)
+            else:
+                link = connect(("tcp", *self.addresses[rank]), me.key, me.hello(purpose, rank), left, look)
             tuned(link)
             self._controlled(link, rank)
             mark(link, priority)

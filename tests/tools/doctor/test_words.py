@@ -222,3 +222,16 @@ def test_units() -> None:
     assert [units.rate(r) for r in (9e4, 1.1e7, 1.25e9)] == ["90 kB/s", "11 MB/s", "1.2 GB/s"]
     assert units.ranks([3]) == "rank 3" and units.ranks([5, 0, 1, 2]) == "ranks 0-2, 5"
     assert units.listed("abc") == "a, b and c" and units.listed("abcdefg", 3) == "a, b and 5 more"
+
+
+def test_a_long_link_is_told_with_what_bounds_it() -> None:
+    made = report(1, 1, 1)
+    for fact in made.facts:
+        fact["tcp"] = {"wmem": 4 << 20, "bbr": ""}
+    assert "round trip" not in words.paragraph(made, [])
+    made.links[0, 1] = Speed(0.05, 26e6, 26e6)
+    said = words.paragraph(made, [])
+    told = "Between hosts a and b a round trip takes 100 ms: one TCP stream is bound at 208 Mbit/s by net.ipv4.tcp_wmem"
+    assert told in said and said.count("round trip") == 1 and "Losses bind" not in said
+    made.facts[2]["tcp"]["bbr"] = "bbr is only for root: net.ipv4.tcp_allowed_congestion_control is reno"
+    assert "Losses bind streams there, as bbr is only for root" in words.paragraph(made, [])

@@ -68,7 +68,7 @@ def test_no_more_than_can_be_opened() -> None:
     width = Width()
     for now in range(10):
         width.saw(link.look(width.streams, 1.0), float(now))
-    width.limited(3)
+    width.limited(3, 10.0, True)
     for now in range(10, 300):
         assert width.saw(link.look(width.streams, 1.0), float(now)) == 3
 

@@ -73,6 +73,16 @@ def control(link: socket.socket, wanted: str) -> str:
     return ""
 
 
+def missing() -> str:
+    """Why a connection of this process could not have BBR; "": it could."""
+    with socket.socket() as link:
+        try:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, BEST.encode())
+        except OSError as why:
+            return _refusal(BEST, why.errno or 0)
+    return ""
+
+
 def _refusal(name: str, number: int) -> str:
     if number == errno.ENOENT:
         return f"this system has no congestion control {name!r}; it has {', '.join(known())}"

@@ -115,7 +115,7 @@ class Group:
                 level = logging.WARNING if getattr(why, "errno", 0) in OURS else logging.INFO
                 log.log(level, "hocket: rank %d has %d instead of %d streams to rank %d: %s",
                         self._transport.context.rank, opened, count, self.key[0], why)  # fmt: skip
-                self.width.limited(opened)
+                self.width.limited(opened, time.monotonic(), level == logging.WARNING)
             self.use(opened)
         finally:
             self.busy = False
@@ -130,7 +130,7 @@ class Group:
         if was != self.streams:
             self._transport.context.note(f"streams to rank {self.key[0]}", self.streams, 0.0)
             log.info("hocket: rank %d sends to rank %d over %d streams; %s", self._transport.context.rank, self.key[0],
-                     self.streams, self.width.why)  # fmt: skip
+                     self.streams, self.width.why or "HOCKET_STREAMS or HOCKET_PATHS asks for them")  # fmt: skip
 
     def seen(self) -> Seen:
         """The doings of the connections since the last call."""
@@ -185,7 +185,7 @@ class Groups:
     def begins(self, group: Group) -> None:
         """Its first stream is open at both ends, or will be."""
         context = self._transport.context
-        count = context.streams or len(self._transport.ways(group.key[0]))
+        count = context.streams or self._transport.paths.count(group.key[0])
         if count > 1:
             group.widen(count)
         if not context.streams and not self._looking:
@@ -204,7 +204,7 @@ class Groups:
         for group in self.all():
             if group.busy:
                 continue
-            least = len(self._transport.ways(group.key[0]))
+            least = self._transport.paths.count(group.key[0])
             wanted = max(least, group.width.saw(group.seen(), now))
             if wanted > group.streams:
                 self._widen(group, wanted)

@@ -88,10 +88,12 @@ class Width:
             self.streams = min(each for each in (*LADDER, self.most) if self.streams < each <= self.most)
         return self.streams
 
-    def limited(self, most: int) -> None:
-        """No more than so many could be opened."""
-        self.most = self.streams = most
-        self._trial = 0
+    def limited(self, streams: int, now: float, ever: bool) -> None:
+        """No more than so many could be opened, now or ever."""
+        self.streams, self._trial, self._seen = streams, 0, NOTHING
+        self._rest = now + self._again
+        if ever:
+            self.most = streams
 
 
 def bound(seen: Seen) -> str:
