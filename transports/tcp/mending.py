@@ -305,6 +305,19 @@ class Mender:
         hello = self._me.hello(self._question + CONTROL, rank)
         self._transport.paths.dial(rank, 0, hello, seconds, look).close()
 
+    def control_is_down(self, rank: int) -> None:
+        """The path of the control connection with this rank is down, though nothing may have been said by it yet."""
+        session, reactor = self._me.session, self._me.reactor
+
+        def ask() -> None:
+            with contextlib.suppress(Error):
+                self.control_ask(rank, ATTEMPT, self._me.look)
+
+        if session is not None and rank == 0:
+            reactor.soon(lambda: session.asked(rank))
+        elif session is not None and self._me.rank == 0:
+            reactor.aside("mend", ask)
+
     def _control_comes(self, link: Connection, hello: Hello) -> None:
         session = self._me.session
         if session is None:

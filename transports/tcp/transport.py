@@ -82,7 +82,7 @@ class TcpTransport:
         self.purpose = encryption.MARK if context.encrypt else PURPOSE
         self.mender = Mender(self)
         self.groups = Groups(self)
-        self.paths = Paths(context.key, self.mender.history)
+        self.paths = Paths(context.key, self.mender.history, self.mender.control_is_down)
         self._controls: dict[int, str] = {}
         self._over: dict[tuple[int, str], None] = {}
         """First streams of healing channels that have been closed: further ones may still come."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import socket
 import struct
 import threading
@@ -34,6 +35,8 @@ LEAD = 14
 """Letters of the first stream's purpose."""
 UNSENT = 262_144
 """Bytes that a socket takes beyond those on the way: what lies there waits for its own losses only."""
+RESERVE = 32
+"""Descriptors that are left for others than streams."""
 TCP_NOTSENT_LOWAT = 25
 FULL = 7 << 20
 """Bytes of a stream's ring (kept.h), near its most: a window, too."""
@@ -94,6 +97,7 @@ class Group:
 
     def widen(self, count: int) -> None:
         """Have so many streams, and use them; fewer where no more can be opened.  Waits for the peer's process."""
+        wanted, count = count, min(count, 1 + _room() // 2)  # each may cost another one, for the peer's
         numbers = [each for each in range(1, count) if self.stream(each).out_fd() < 0]
         failed: list[tuple[int, Exception]] = []
 
@@ -110,12 +114,13 @@ class Group:
             for thread in threads:
                 thread.join()
             opened = min([number for number, _ in failed], default=count)
-            if failed:
-                why = min(failed)[1]
-                level = logging.WARNING if getattr(why, "errno", 0) in OURS else logging.INFO
-                log.log(level, "hocket: rank %d has %d instead of %d streams to rank %d: %s",
-                        self._transport.context.rank, opened, count, self.key[0], why)  # fmt: skip
-                self.width.limited(opened, time.monotonic(), level == logging.WARNING)
+            if opened < wanted:
+                ours = not failed or getattr(failed[0][1], "errno", 0) in OURS
+                why = failed[0][1] if failed else "too few descriptors are left: raise `ulimit -n`"
+                log.log(logging.WARNING if ours else logging.INFO,
+                        "hocket: rank %d has %d instead of %d streams to rank %d: %s",
+                        self._transport.context.rank, opened, wanted, self.key[0], why)  # fmt: skip
+                self.width.limited(opened, time.monotonic(), ours)
             self.use(opened)
         finally:
             self.busy = False
@@ -158,6 +163,14 @@ class Group:
                     max(found.round_trip, struct.unpack_from("I", info, RTT)[0] / 1e6), control_of(sock) in BY_LOSS,
                 )  # fmt: skip
         return found
+
+
+def _room() -> int:
+    """Descriptors that may be opened for streams: others need some, too."""
+    try:
+        return max(0, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd")) - RESERVE)
+    except OSError:
+        return MOST
 
 
 class Groups:

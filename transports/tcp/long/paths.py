@@ -24,8 +24,9 @@ PAUSE = 0.05
 class Paths:
     """The paths of one rank's tcp transport."""
 
-    def __init__(self, key: bytes, history: History) -> None:
-        self._key, self._history = key, history
+    def __init__(self, key: bytes, history: History, on_down: Callable[[int], object]) -> None:
+        """on_down(rank): the first path to it is down, by which control connections go."""
+        self._key, self._history, self._on_down = key, history, on_down
         self._ways: dict[int, list[Way]] = {}
         self._down: set[tuple[int, int]] = set()
         """By rank and number: nothing was reached there of late."""
@@ -68,9 +69,13 @@ class Paths:
             time.sleep(PAUSE)
 
     def _is_down(self, rank: int, path: int, source: str) -> None:
+        if (rank, path) in self._down:
+            return
         self._down.add((rank, path))
         others = {(rank, each) for each in range(self.count(rank))}
         if others <= self._down:
             self._down -= others  # whichever comes back first
         else:
             self._history.is_down(rank, path, source)
+            if path == 0:
+                self._on_down(rank)
