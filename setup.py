@@ -81,6 +81,7 @@ EXTENSIONS = [
     "transports.shm.channels",
     "transports.shm.window",
     "transports.tcp.healing",
+    "transports.tcp.long.many",
     "transports.tcp.stream",
     "transports.tcp.tls_channels",
     "transports.verbs.channels",

@@ -40,18 +40,20 @@ def show(address: Address) -> str:
 
 
 def connect(
-    address: Address, key: bytes | None, hello: Hello, timeout: float, look: Callable[[], object] = lambda: None
-) -> Connection:
+    address: Address, key: bytes | None, hello: Hello, timeout: float, look: Callable[[], object] = lambda: None,
+    source: str = "",
+) -> Connection:  # fmt: skip
     """A blocking, authenticated connection to the server at `address`, waiting for a server that is not up yet.
 
     An AuthError is raised at once; a refused or dropped connection is tried again until `timeout` seconds are over.
-    `look` is called now and then, and may raise to end the wait; not an OSError.
+    `look` is called now and then, and may raise to end the wait; not an OSError.  source: the address of the interface
+    that it goes out by; "": the system chooses.
     """
     deadline, pause = time.monotonic() + timeout, 0.005
     while True:
         left = deadline - time.monotonic()
         try:
-            return dial(address, key, hello, max(0.01, min(left, ATTEMPT)), look)
+            return dial(address, key, hello, max(0.01, min(left, ATTEMPT)), look, source)
         except AuthError:
             raise
         except TransportError as why:
@@ -65,11 +67,12 @@ def connect(
 
 
 def dial(
-    address: Address, key: bytes | None, hello: Hello, timeout: float, look: Callable[[], object] = lambda: None
-) -> Connection:
+    address: Address, key: bytes | None, hello: Hello, timeout: float, look: Callable[[], object] = lambda: None,
+    source: str = "",
+) -> Connection:  # fmt: skip
     """One attempt to connect and prove, in `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    sock = _open(address, deadline, look)
+    sock = _open(address, deadline, look, source)
     try:
         if sock.family == socket.AF_UNIX and peer_uid(sock) != os.geteuid():
             raise AuthError(f"{show(address)} is served by another user (uid {peer_uid(sock)})")
@@ -116,14 +119,14 @@ def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, SocketAddr
     return [(family, address) for family, _, _, _, address in entries]  # type: ignore[misc]
 
 
-def _open(address: Address, deadline: float, look: Callable[[], object]) -> socket.socket:
+def _open(address: Address, deadline: float, look: Callable[[], object], source: str) -> socket.socket:
     """A connected socket.  A system too busy to take a connection drops it without a word, and the kernel asks again
     only after a second: this asks sooner."""
     patience = ANSWER
     while True:
         until = min(deadline, time.monotonic() + patience)
         try:
-            return _open_once(address, until)
+            return _open_once(address, until, source)
         except TransportError as why:
             if until == deadline or why.errno != errno.ETIMEDOUT:
                 raise
@@ -131,7 +134,7 @@ def _open(address: Address, deadline: float, look: Callable[[], object]) -> sock
         patience *= 2
 
 
-def _open_once(address: Address, deadline: float) -> socket.socket:
+def _open_once(address: Address, deadline: float, source: str) -> socket.socket:
     if len(address) == 2:
         targets: list[tuple[socket.AddressFamily, object]] = [(socket.AF_UNIX, address[1])]
     else:
@@ -144,6 +147,8 @@ def _open_once(address: Address, deadline: float) -> socket.socket:
             raise failure(show(address), why, "cannot connect") from None
         try:
             sock.settimeout(max(0.01, deadline - time.monotonic()))
+            if source:
+                sock.bind((source, 0))
             sock.connect(target)  # type: ignore[arg-type]
             if family != socket.AF_UNIX:
                 wish(sock, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

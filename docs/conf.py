@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 MENU = {
     "Start": ["start"],
     "How to run": ["launching", "torch", "frameworks", "jax", "keras", "migrating", "mpi", "gpu", "verbs", "testing"],
-    "How to train over slow links": ["methods", "compression", "overlap", "less", "server", "large", "redistribute"],
+    "How to train over slow links": ["methods", "compression", "overlap", "less", "server", "large", "redistribute",
+                                     "long-links"],
     "How to find what is wrong": ["hangs", "observing", "survive"],
     "Reference": ["api", "reference", "numbers", "commands", "codecs", "errors", "configuration", "tuning",
                   "performance", "security", "encryption"],

@@ -77,6 +77,12 @@ class Context:
     """Seconds of silence after which another rank is lost."""
     check: bool = False
     """Are all bytes to be checked that travel between hosts?"""
+    congestion: str = "auto"
+    """The congestion control of TCP between hosts: a control's name, auto or system."""
+    streams: int = 0
+    """Connections of TCP that carry long messages to a rank of another host; 0: as many as pay."""
+    paths: Sequence[str] = ()
+    """Addresses of further interfaces that TCP uses; "" for one that this host has not got."""
     encrypt: bool = False
     """Must what leaves the host be encrypted?  Transports that do not do it are not made then."""
     session: LinkSession | None = field(default=None, repr=False)

@@ -59,6 +59,18 @@ def _lasting(text: str) -> float:
     return value
 
 
+def _streams(text: str) -> int:
+    if not 0 <= (value := _count(text)) <= 16:
+        raise ValueError
+    return value
+
+
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,14}", text):
+        raise ValueError
+    return text
+
+
 def _check(text: str) -> str:
     if text != "payload":
         raise ValueError
@@ -170,6 +182,12 @@ VARIABLES = (
              "how long another host may be silent until its ranks are lost; the same on every rank"),
     Variable("HOCKET_CHECK", _check, "payload, or nothing", "",
              "check all bytes that travel over TCP: what is damaged on its way is sent again; the same on every rank"),
+    Variable("HOCKET_CONGESTION", _word, "auto, system, or a name of net.ipv4.tcp_available_congestion_control", "auto",
+             "congestion control of TCP between hosts; auto: bbr, where a round trip is long and the system allows it"),
+    Variable("HOCKET_STREAMS", _streams, "a number up to 16; 0: as many as pay, found while calls run", "0",
+             "TCP connections that carry the long messages from a rank to one on another host"),
+    Variable("HOCKET_PATHS", _words, "interfaces' names or addresses, with commas between, on all hosts in one order",
+             "", "interfaces whose cables TCP uses side by side; the first is HOCKET_IFACE's, if that is not set"),
     Variable("HOCKET_LOG", _level, "warning, info or debug", "warning", "how much is logged"),
     Variable("HOCKET_SECRET", secret.read_text, "at least 16 bytes that are not easily guessed", "",
              "the job's secret, the same on every rank"),
@@ -240,6 +258,10 @@ class Config:
     check: str = ""
     shared_arrays: int = 0
     """0: off."""
+    congestion: str = "auto"
+    streams: int = 0
+    paths: tuple[str, ...] = ()
+    """Addresses of further interfaces; "" for one that this host has not got."""
 
     @classmethod
     def from_env(cls, environ: MutableMapping[str, str] | None = None) -> Config:
@@ -256,6 +278,7 @@ class Config:
         from_file = values.pop("HOCKET_SECRET_FILE", None)
         settings = {name.removeprefix("HOCKET_").lower(): value for name, value in values.items()}
         _agree_on_certificates(settings)
+        _find_paths(settings)
         return cls(secret=given or from_file, **settings)
 
 
@@ -288,6 +311,26 @@ def _agree_on_certificates(settings: dict[str, Any]) -> None:
         raise ArgumentError(f"HOCKET_TLS_CERT, HOCKET_TLS_KEY and HOCKET_TLS_CA go together; not set: {unset}")
     if not settings.setdefault("encrypt", True):
         raise ArgumentError("HOCKET_TLS_CERT is set and HOCKET_ENCRYPT is 0: unset one of them")
+
+
+def _find_paths(settings: dict[str, Any]) -> None:
+    """The interfaces of HOCKET_PATHS: the first is the job's, if HOCKET_IFACE names no other.
+
+    One that is not there is not used.
+    """
+    found = []
+    for name in settings.pop("paths", "").split(",") if settings.get("paths") else ():
+        try:
+            found.append(interface_address(name))
+        except ValueError as why:
+            log.warning("HOCKET_PATHS: %r %s; the job goes on without it", name, why)
+            found.append("")
+    if found and found[0]:
+        settings.setdefault("iface", found[0])
+    if found:
+        own = settings.get("iface")
+        further = found[1:] if found[0] in ("", own) else found
+        settings["paths"] = tuple("" if each == own else each for each in further)
 
 
 PLACE = ("HOCKET_LOBBY", "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",

@@ -295,8 +295,10 @@ def _world(
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
         start.mpi, settings.rdma, session.epoch, session.look, settings.lost_after, bool(settings.check),
-        settings.encrypt, session,
+        settings.congestion, settings.streams, settings.paths, settings.encrypt, session,
     )  # fmt: skip
+    if settings.streams and "tcp" not in names:
+        raise ArgumentError(f"HOCKET_STREAMS is for tcp, and transports are {', '.join(names)}: unset it, or add tcp")
     plain = [*encryption.ENCRYPTS, *settings.plain.split(",")] if settings.encrypt else None
     known = registry.known()
 

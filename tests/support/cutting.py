@@ -70,10 +70,11 @@ class Relay:
 def enter(make: Callable[[Connection], Relay] = Relay) -> None:
     """Into all connections, of data and control, that this process dials from now on."""
     from hocket.control import rendezvous
-    from hocket.transports.tcp import mending, transport
+    from hocket.transports.tcp import transport
+    from hocket.transports.tcp.long import paths
 
     transport.HEALS_INSIDE = True
-    for module, name in ((transport, "connect"), (mending, "dial"), (rendezvous, "dial")):
+    for module, name in ((transport, "connect"), (paths, "dial"), (rendezvous, "dial")):
         _wrap(module, name, make)
 
 

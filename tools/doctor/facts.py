@@ -19,6 +19,7 @@ from hocket.collectives.base.config import PLACE, VARIABLES
 from hocket.kernels.cpu.reduce import features
 from hocket.system.cores import processor, usable_cores
 from hocket.system.machine import boot_id
+from hocket.transports.tcp.long import congestion
 
 Facts = dict[str, Any]
 ADDRESS, MTU = 0x8915, 0x8921
@@ -34,6 +35,7 @@ def collect(environ: Mapping[str, str]) -> Facts:
         "node": platform.node(), "kernel": boot_id(), "cores": sorted(os.sched_getaffinity(0)),
         "usable": usable_cores(), "online": os.cpu_count() or 1, "threads": environ.get("OMP_NUM_THREADS", ""),
         "what": {**_versions(), **variables(environ), **_limits()}, "interfaces": interfaces(),
+        "tcp": {"wmem": congestion.window("wmem"), "bbr": congestion.missing()},
     }  # fmt: skip
 
 

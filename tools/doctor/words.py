@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from hocket.tools.doctor.differences import different, warnings
+from hocket.tools.doctor.long_links import long_links
 from hocket.tools.doctor.matrix import matrices
 from hocket.tools.doctor.report import Group, Report
 from hocket.tools.doctor.suspicion import Suspicion, judged
@@ -28,7 +29,7 @@ def paragraph(report: Report, suspected: Sequence[Suspicion]) -> str:
         sentences.append(f"{len(slow) - MANY} more links are slow (below)")
     if judged(report) and not slow:
         sentences.append("No link is much slower than its like")
-    sentences += warnings(report)
+    sentences += [*long_links(report), *warnings(report)]
     names = [name for name, _ in different(report)]
     if report.size > 1:
         told = f"Not the same on all ranks: {listed(names, 8)} (below)" if names else \

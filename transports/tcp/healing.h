@@ -34,15 +34,24 @@ typedef struct hk_line {
     struct hk_tls *tls; /* the connection's, or NULL */
     struct hk_record *record; /* of healing_checked.h, or NULL */
     uint32_t damaged; /* records of it */
+    uint32_t serial;  /* of the connection: 1 is the first */
 } hk_line;
 
-typedef struct hk_healing_sender {
+typedef struct hk_healing_sender hk_healing_sender;
+/* Gives bytes: how many, or HK_AGAIN, HK_LOST, HK_FAULT.  No pieces: what it has taken before goes on its way, then 0. */
+typedef long hk_giver(hk_healing_sender *, struct iovec *, int pieces, int more);
+/* Gets bytes of the other direction: as a hk_reader. */
+typedef long hk_hearer(hk_healing_sender *, void *to, size_t len);
+
+struct hk_healing_sender {
     hk_sender plain;
     hk_line line;
     hk_kept kept;
+    hk_giver *give; /* for who does not know what kind of connection it is */
+    hk_hearer *hear;
     char word[HK_WORD];
     size_t word_bytes; /* of the receiver's word, so far */
-} hk_healing_sender;
+};
 
 typedef struct hk_healing_receiver {
     hk_receiver plain;
@@ -50,10 +59,6 @@ typedef struct hk_healing_receiver {
     uint64_t got, told;
 } hk_healing_receiver;
 
-/* Gives bytes: how many, or HK_AGAIN, HK_LOST, HK_FAULT.  No pieces: what it has taken before goes on its way, then 0. */
-typedef long hk_giver(hk_healing_sender *, struct iovec *, int pieces, int more);
-/* Gets bytes of the other direction: as a hk_reader. */
-typedef long hk_hearer(hk_healing_sender *, void *to, size_t len);
 /* Says a word against the stream: 1, HK_AGAIN (it says it later), or HK_LOST. */
 typedef int hk_teller(hk_healing_receiver *, const char word[HK_WORD]);
 

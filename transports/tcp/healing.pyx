@@ -50,7 +50,7 @@ cdef extern from "transports/tcp/healing_tls.h" nogil:
         int fd, bell, idle, mute
         hk_tls* tls
         hk_record* record
-        uint32_t damaged
+        uint32_t damaged, serial
     struct hk_kept:
         char* ring
         size_t room
@@ -60,23 +60,26 @@ cdef extern from "transports/tcp/healing_tls.h" nogil:
         char* stage
     struct hk_sender:
         hk_channel base
+    struct iovec:
+        pass
+    struct hk_healing_sender
+    ctypedef long hk_giver(hk_healing_sender*, iovec*, int, int) noexcept
+    ctypedef long hk_hearer(hk_healing_sender*, void*, size_t) noexcept
     struct hk_healing_sender:
         hk_sender plain
         hk_line line
         hk_kept kept
+        hk_giver* give
+        hk_hearer* hear
         size_t word_bytes
     struct hk_healing_receiver:
         hk_receiver plain
         hk_line line
         uint64_t got, told
-    ctypedef struct iovec:
-        pass
-    ctypedef long hk_giver(hk_healing_sender*, iovec*, int, int) noexcept
-    ctypedef long hk_hearer(hk_healing_sender*, void*, size_t) noexcept
     ctypedef int hk_teller(hk_healing_receiver*, const char*) noexcept
     int hk_kept_again(hk_kept*, uint64_t)
-    int hk_give_again(hk_giver, hk_healing_sender*)
-    int hk_hear(hk_hearer, hk_healing_sender*)
+    int hk_give_again(hk_giver*, hk_healing_sender*)
+    int hk_hear(hk_hearer*, hk_healing_sender*)
     void hk_tell(hk_teller, hk_healing_receiver*)
     void hk_line_breaks(hk_line*, hk_channel*)
     long hk_socket_give(hk_healing_sender*, iovec*, int, int) noexcept
@@ -90,7 +93,7 @@ cdef extern from "transports/tcp/healing_tls.h" nogil:
 
 
 cdef class HealingStreams:
-    """The two channels over connections: `out`, which we dialled, and the peer's when it has come.
+    """The two channels over connections: `out`, which we dialled (None: not yet), and the peer's when it has come.
 
     A connection is a socket, or with `encrypted` a Tls whose handshake is over; this object owns and closes both.
     bell: the end of a pipe, to which a byte is written when one has broken.  checked: see healing_checked.h; not inside
@@ -112,16 +115,21 @@ cdef class HealingStreams:
         pthread_mutex_init(&self.receiver.line.lock, NULL)
         self.sender.plain.base.ops = &hk_healing_tls_sender_ops if encrypted else &hk_healing_sender_ops
         self.receiver.plain.base.ops = &hk_healing_tls_receiver_ops if encrypted else &hk_healing_receiver_ops
+        self.sender.give, self.sender.hear = hk_socket_give, hk_socket_hear
+        if encrypted:
+            self.sender.give, self.sender.hear = hk_tls_give, hk_tls_hear
         if checked and not encrypted:
             self.sender.plain.base.ops = &hk_healing_checked_sender_ops
             self.receiver.plain.base.ops = &hk_healing_checked_receiver_ops
+            self.sender.give = hk_checked_give
             self.sender.line.record = <hk_record*>calloc(1, sizeof(hk_record))
             self.receiver.line.record = <hk_record*>calloc(1, sizeof(hk_record))
             if self.sender.line.record == NULL or self.receiver.line.record == NULL:
                 raise MemoryError
         self.sender.line.bell = self.receiver.line.bell = bell
         self.sender.plain.base.fd = self.receiver.plain.base.fd = -1
-        self.connect(&self.sender.line, &self.sender.plain.base, self.tls_of(out), self.ready(out), HK_LINE_OPEN)
+        if out is not None:
+            self.connect(&self.sender.line, &self.sender.plain.base, self.tls_of(out), self.ready(out), HK_LINE_OPEN)
         self.send = PyCapsule_New(&self.sender.plain.base, HK_CAPSULE, NULL)
         self.recv = PyCapsule_New(&self.receiver.plain.base, HK_CAPSULE, NULL)
 
@@ -137,6 +145,7 @@ cdef class HealingStreams:
         """Use this connection.  Nothing of Python's: who holds the lock never waits for the GIL."""
         line.tls, line.fd, line.state = tls, fd, state
         line.idle = line.mute = 0
+        hk_store32(&line.serial, line.serial + 1)
         if line.record != NULL:
             line.record.at = line.record.end = line.record.tail = 0
         hk_store32(<uint32_t*>&ch.fd, <uint32_t>(fd if state == HK_LINE_OPEN else -1))
@@ -152,6 +161,22 @@ cdef class HealingStreams:
         return socket.fileno()
 
     # --- ours
+
+    def start(self, end):
+        """Our first connection, where there was none."""
+        cdef hk_tls* tls = self.tls_of(end)
+        cdef int fd = self.ready(end)
+        cdef bint right = False
+        pthread_mutex_lock(&self.sender.line.lock)
+        if self.sender.line.state == HK_LINE_NONE:
+            right = True
+            self.connect(&self.sender.line, &self.sender.plain.base, tls, fd, HK_LINE_OPEN)
+        pthread_mutex_unlock(&self.sender.line.lock)
+        if right:
+            self.out = end
+        else:
+            end.close()
+        return right
 
     @property
     def to_give(self):
@@ -172,10 +197,7 @@ cdef class HealingStreams:
         return self.to_give
 
     cdef object hear(self):
-        if self.encrypted:
-            hk_hear(hk_tls_hear, &self.sender)
-        else:
-            hk_hear(hk_socket_hear, &self.sender)
+        hk_hear(self.sender.hear, &self.sender)
 
     def again(self, end, uint64_t got):
         """A new connection, whose receiver has so many bytes.  TransportError: it cannot have them."""
@@ -204,12 +226,7 @@ cdef class HealingStreams:
         cdef int rc
         with nogil:
             pthread_mutex_lock(&self.sender.line.lock)
-            if self.encrypted:
-                rc = hk_give_again(hk_tls_give, &self.sender)
-            elif self.sender.line.record != NULL:
-                rc = hk_give_again(hk_checked_give, &self.sender)
-            else:
-                rc = hk_give_again(hk_socket_give, &self.sender)
+            rc = hk_give_again(self.sender.give, &self.sender)
             pthread_mutex_unlock(&self.sender.line.lock)
         return None if rc < 0 and rc != HK_AGAIN else rc == 1
 
@@ -219,7 +236,8 @@ cdef class HealingStreams:
         return self.sender.kept.sent, self.sender.kept.acked, self.sender.kept.room
 
     def out_fd(self):
-        return self.sender.line.fd
+        """The descriptor of our connection; -1: there is none."""
+        return self.sender.line.fd if self.out is not None else -1
 
     # --- the peer's
 
@@ -306,7 +324,7 @@ cdef class HealingStreams:
         self.end(&self.sender.line, &self.sender.plain.base, None)
         if left and self.linger is not None:
             self.linger(self.out)
-        else:
+        elif self.out is not None:
             self.out.close()
 
 

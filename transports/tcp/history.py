@@ -36,6 +36,8 @@ class History:
         self.healed: dict[int, Healed] = {}
         self.damaged: dict[int, int] = {}
         """Pieces that came damaged.  Both by rank."""
+        self.down: dict[tuple[int, int], int] = {}
+        """Times that a path was found to be down, by rank and path."""
         self._me, self._lock = context, threading.Lock()
         self._damaged: dict[tuple[int, str], int] = {}
 
@@ -51,6 +53,14 @@ class History:
         level = logging.WARNING if flaps or now.times == 1 else logging.INFO
         log.log(level, "hocket: rank %d: the connection to rank %d broke, and is made again after %.3f s%s",
                 self._me.rank, rank, seconds, flaps)  # fmt: skip
+
+    def is_down(self, rank: int, path: int, source: str) -> None:
+        """Nothing reaches this rank by this path: its streams go by others."""
+        with self._lock:
+            self.down[rank, path] = times = self.down.get((rank, path), 0) + 1
+        self._me.note(f"path {path} to rank {rank} down", times, 0.0)
+        log.warning("hocket: rank %d: path %d to rank %d (from %s) is down: its streams go by another one",
+                    self._me.rank, path, rank, source)  # fmt: skip
 
     def is_damaged(self, stream: tuple[int, str], times: int) -> None:
         """A stream of this rank's (the first word) has come damaged so often."""
@@ -68,4 +78,5 @@ class History:
         if healed := self.healed.get(rank):
             took = f"{healed.seconds:.3g} s in all, {healed.longest:.3g} at most"
             found.append(f"made again {healed.times} times, {took}{', flaps' if healed.flaps() else ''}")
+        found += [f"path {path} was down" for to, path in self.down if to == rank]
         return [*found, f"damaged {times} times, and sent again"] if times else found

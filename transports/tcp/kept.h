@@ -74,6 +74,12 @@ static inline void hk_kept_add(hk_kept *k, const char *from, size_t n) {
     k->given += n;
 }
 
+/* Keep `n` bytes, for which there is room, that this connection is yet to be given. */
+static inline void hk_kept_put(hk_kept *k, const char *from, size_t n) {
+    hk_kept_add(k, from, n);
+    k->given -= n;
+}
+
 /* The peer has `count` bytes.  0: it cannot have them. */
 static inline int hk_kept_has(hk_kept *k, uint64_t count) {
     if (count > k->given) return 0;

@@ -22,13 +22,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hocket.control import encryption
-from hocket.control.dial import dial
 from hocket.control.handshake import ATTEMPT, Connection, Hello
 from hocket.errors import Error, TransportError
 from hocket.system.machine import tcp_info
 from hocket.transports.tcp.answers import CLOSED, HERE, IDLE, answer, say
 from hocket.transports.tcp.healing import HealingStreams, unsent
 from hocket.transports.tcp.history import History
+from hocket.transports.tcp.long.groups import lead_of
 
 if TYPE_CHECKING:
     from hocket.transports.tcp.transport import TcpTransport
@@ -76,13 +76,13 @@ class Mender:
         self._me.reactor.add(self._ends, self._see)
 
     def streams(self, key: Key, end: Any) -> HealingStreams:
-        """Streams that heal, over our first connection: a socket, or a Tls over it."""
+        """Streams that heal, over our first connection: a socket, or a Tls over it; None: it comes later."""
         me = self._me
         streams = HealingStreams(end, me.encrypt, self._bell, me.check, partial(self._linger, key[0]))
         with self._lock:
             self._live[key] = streams
             looks, self._looking = self._looking, True
-        self._watch(key, streams)
+        self.watch(key, streams)
         if not looks:
             me.reactor.later(LOOK, self._look)
         return streams
@@ -165,8 +165,10 @@ class Mender:
         with self._lock:
             return list(self._live.items())
 
-    def _watch(self, key: Key, streams: HealingStreams) -> None:
-        number = streams.out_fd()
+    def watch(self, key: Key, streams: HealingStreams) -> None:
+        """Notice the end of our connection."""
+        if (number := streams.out_fd()) < 0:
+            return
         self._watched[number] = key
         with contextlib.suppress(OSError, ValueError):
             self._ends.unregister(number)
@@ -209,7 +211,7 @@ class Mender:
                 return False
             poll.poll(50)
         if given:
-            self._watch(key, streams)
+            self.watch(key, streams)
             self.history.heals(key[0], time.monotonic() - began)
         return bool(given)
 
@@ -267,8 +269,8 @@ class Mender:
 
         alive()
         hello = me.hello(prefix + purpose[4:], rank)
-        address, deadline = ("tcp", *transport.addresses[rank]), time.monotonic() + ATTEMPT
-        link = dial(address, me.key, hello, ATTEMPT, alive)
+        link = transport.paths.dial(rank, lead_of(key)[1], hello, ATTEMPT, alive)
+        address, deadline = link.getpeername(), time.monotonic() + ATTEMPT
         end: Any = link
         try:
             transport.tune(link, key)
@@ -281,7 +283,7 @@ class Mender:
             raise
         except OSError as why:
             link.close()
-            raise TransportError(f"tcp:{address[1]}:{address[2]}: {why}") from None
+            raise TransportError(f"tcp:{address[0]}:{address[1]}: {why}") from None
         except BaseException:
             link.close()
             raise
@@ -294,7 +296,7 @@ class Mender:
 
     def control_again(self, rank: int, seconds: float, look: Callable[[], object]) -> socket.socket:
         deadline, hello = time.monotonic() + seconds, self._me.hello(self._again + CONTROL, rank)
-        link = dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, seconds, look)
+        link = self._transport.paths.dial(rank, 0, hello, seconds, look)
         if not self._me.encrypt:
             return link
         secret = encryption.connection_key(link.key, hello.purpose, self._me.rank, rank)
@@ -302,7 +304,20 @@ class Mender:
 
     def control_ask(self, rank: int, seconds: float, look: Callable[[], object]) -> None:
         hello = self._me.hello(self._question + CONTROL, rank)
-        dial(("tcp", *self._transport.addresses[rank]), self._me.key, hello, seconds, look).close()
+        self._transport.paths.dial(rank, 0, hello, seconds, look).close()
+
+    def control_is_down(self, rank: int) -> None:
+        """The path of the control connection with this rank is down, though nothing may have been said by it yet."""
+        session, reactor = self._me.session, self._me.reactor
+
+        def ask() -> None:
+            with contextlib.suppress(Error):
+                self.control_ask(rank, ATTEMPT, self._me.look)
+
+        if session is not None and rank == 0:
+            reactor.soon(lambda: session.asked(rank))
+        elif session is not None and self._me.rank == 0:
+            reactor.aside("mend", ask)
 
     def _control_comes(self, link: Connection, hello: Hello) -> None:
         session = self._me.session

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
-import os
 import socket
 import threading
 import time
@@ -22,23 +21,28 @@ from typing import Any
 from hocket.control import encryption
 from hocket.control.dial import connect
 from hocket.control.handshake import Connection, Hello
+from hocket.control.listener import Listener
 from hocket.errors import TransportError
 from hocket.system import tls
-from hocket.system.machine import boot_id, seen_here, wish
+from hocket.system.machine import seen_here, wish
 from hocket.system.queueing import queueing
 from hocket.system.tls import Tls
 from hocket.transports.base import Context
-from hocket.transports.dialled import DialledChannels
-from hocket.transports.tcp.healing import HealingStreams
+from hocket.transports.tcp.channels import Streams, TcpChannels
+from hocket.transports.tcp.long import congestion
+from hocket.transports.tcp.long.groups import LETTERS, Group, Groups, key_of, lead_of
+from hocket.transports.tcp.long.paths import Paths
 from hocket.transports.tcp.mending import Mender
+from hocket.transports.tcp.offers import is_offer, network_id, ways_to
 from hocket.transports.tcp.stream import SocketStreams
 from hocket.transports.tcp.tls_channels import TlsStreams
 
 log = logging.getLogger("hocket.transports")
-Streams = SocketStreams | TlsStreams | HealingStreams
 PURPOSE = "tcp:"
 VERDICT = 0.5
 """Seconds that a failed handshake waits for the news that its peer is lost."""
+FURTHER = 5.0
+"""Seconds for a further stream to be opened: a job does without."""
 TOO_LATE = 10_000
 """Streams that are remembered as too late; one that comes after so many others is kept until the end."""
 INTERACTIVE, BULK = 6, 2
@@ -69,12 +73,19 @@ class TcpTransport:
         """Streams that may still be on their way to channels that have been closed, the oldest first."""
         place: Any = ("tcp", context.host, context.ports or 0)
         self._listener = context.listen(place, self._on_peer)
+        self._further = [self._listens(path) for path in context.paths]
+        """Listeners of further paths; None: this host has no such interface."""
         self.addresses: dict[int, tuple[str, int]] = {}
         self.ciphers: dict[int, int] = {}
         self.healing: set[int] = set()
         """Ranks to which broken connections are made again."""
         self.purpose = encryption.MARK if context.encrypt else PURPOSE
         self.mender = Mender(self)
+        self.groups = Groups(self)
+        self.paths = Paths(context.key, self.mender.history, self.mender.control_is_down)
+        self._controls: dict[int, str] = {}
+        self._over: dict[tuple[int, str], None] = {}
+        """First streams of healing channels that have been closed: further ones may still come."""
         self.unclosed: weakref.WeakSet[TcpChannels] = weakref.WeakSet()
         self._priorities: dict[tuple[int, str], int] = {}
         """The streams that are open, or are being opened."""
@@ -88,6 +99,8 @@ class TcpTransport:
         offer: dict[str, Any] = {"host": host, "port": port, "network": network_id(), "heals": HEALS}
         offer["encrypts"] = self.context.encrypt
         offer["checks"] = self.context.check
+        further = [listener and list(listener.address[1:]) for listener in self._further]
+        offer["paths"] = [[host, port], *further]
         return {**offer, "cipher": tls.FASTEST} if self.context.encrypt else offer
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
@@ -96,7 +109,7 @@ class TcpTransport:
         for offer in offers:
             if not offer:
                 refusals.append("that rank offers no TCP address")
-            elif not _is_offer(offer):
+            elif not is_offer(offer):
                 refusals.append("that rank's offer is not a TCP address")
             elif offer.get("encrypts", False) != self.context.encrypt:
                 refusals.append(f"one of the two encrypts: {encryption.DIFFERS}")
@@ -106,7 +119,7 @@ class TcpTransport:
                 refusals.append(f"it listens on {offer['host']}, which is loopback, on another host or in a container")
             else:
                 refusals.append(None)
-        known = {r: offer for r, offer in enumerate(offers) if offer and _is_offer(offer)}
+        known = {r: offer for r, offer in enumerate(offers) if offer and is_offer(offer)}
         own = self._listener.address[1]
         self.addresses.update({r: (seen_here(o["host"], own), o["port"]) for r, o in known.items()})
         near = not (HEALS_INSIDE or self.context.check)
@@ -115,13 +128,22 @@ class TcpTransport:
         if self.context.session is not None:
             self.context.session.heal(self.mender, self.healing)
         self.ciphers.update({r: encryption.cipher(o.get("cipher")) for r, o in known.items()})
+        further = [listener.address[1] if listener else "" for listener in self._further]
+        for r in self.healing & known.keys():
+            self.paths.learn(r, ways_to(self.addresses[r], known[r], own, further))
         return refusals
+
+    def _listens(self, path: str) -> Listener | None:
+        place: Any = ("tcp", path, self.context.ports or 0)
+        return self.context.listen(place, self._on_peer) if path else None
 
     def detail(self, rank: int) -> str:
         """For people: is it encrypted, or checked; has it been made again?"""
         kinds = [f"encrypted: TLS 1.3, {tls.CIPHERS[self.ciphers[rank]]}"] if self.context.encrypt else []
         kinds += ["checked: CRC32C"] if self.context.check and not self.context.encrypt else []
-        return ", ".join([*kinds, *self.mender.history.words(rank)])
+        kinds += [self._controls[rank]] if rank in self._controls else []
+        kinds += [f"{self.paths.count(rank)} paths"] if rank in self.healing and self.paths.count(rank) > 1 else []
+        return ", ".join([*kinds, *self.groups.words(rank), *self.mender.history.words(rank)])
 
     def queueing(self) -> str:
         """For people: which interface sends, how it queues, and whether lanes' priorities count there."""
@@ -158,7 +180,16 @@ class TcpTransport:
 
     def _on_stream(self, stream: Any, link: Connection, hello: Hello) -> None:
         key = hello.rank, hello.purpose
+        lead, number = lead_of(key)
+        group = self.groups.get(lead)
+        if number and group is not None:
+            mark(link, self._priorities.get(lead, 0))
+            group.arrives(number, stream)
+            return
         with self._lock:
+            if number and lead in self._over:
+                link.close()
+                return
             channels, priority = self._waiting.pop(key, (None, 0))
             if channels is not None:
                 mark(link, priority)
@@ -191,7 +222,16 @@ class TcpTransport:
     def tune(self, link: socket.socket, key: tuple[int, str]) -> None:
         """A connection that takes another one's place is marked as that was."""
         tuned(link)
-        mark(link, self._priorities.get(key, 0))
+        self._controlled(link, key[0])
+        mark(link, self._priorities.get(lead_of(key)[0], 0))
+
+    def _controlled(self, link: socket.socket, rank: int) -> None:
+        """Give a connection that we send on, to another host, its congestion control."""
+        wanted = self.context.congestion
+        if rank in self.healing and wanted != congestion.SYSTEM:
+            refused = congestion.control(link, wanted)
+            if wanted != congestion.AUTO or congestion.round_trip(link) >= congestion.LONG:
+                self._controls[rank] = congestion.control_of(link) + (refused and f", as {refused}")
 
     def open(self, rank: int, name: str, look: Callable[[], object], priority: int = 0) -> Streams:
         """Channels to and from `rank`: ours over the stream that we dial, theirs over the one that they dial.
@@ -199,19 +239,9 @@ class TcpTransport:
         So nobody waits here until the other makes the same call: its reactor answers.  `look` is called between
         attempts, and raises if there is no more use in trying.
         """
-        me = self.context
-        hello = me.hello(self.purpose + name, rank)
-        deadline = time.monotonic() + me.timeout
-        key = rank, hello.purpose
+        key = rank, self.purpose + name
         self._priorities[key] = priority
-        while True:
-            left = max(0.01, deadline - time.monotonic())
-            link = connect(("tcp", *self.addresses[rank]), me.key, hello, left, look)
-            tuned(link)
-            mark(link, priority)
-            end = self._secured(link, rank, hello.purpose, deadline, look) if me.encrypt else link
-            if end is not None:
-                break
+        link, end = self._dialled(key, priority, look, self.context.timeout)
         with self._lock:
             streams = self._streams(key, end)
             if key in self._arrived:
@@ -220,11 +250,58 @@ class TcpTransport:
                 streams.receive_from(stream)
             else:
                 self._waiting[key] = streams, priority
+            further = [(n, *self._arrived.pop(each)) for n in range(1, len(LETTERS))
+                       if (each := key_of(key, n)) in self._arrived]  # fmt: skip
+        if isinstance(streams, Group):
+            for number, stream, incoming in further:
+                mark(incoming, priority)
+                streams.arrives(number, stream)
+            if congestion.round_trip(link) >= congestion.LONG:
+                streams.many.cut()
+            self.groups.begins(streams)
         return streams
+
+    def dial(self, group: Group, number: int) -> None:
+        """Open a further stream of this group.  TransportError: it does not come within FURTHER seconds."""
+        priority = self._priorities.get(group.key, 0)
+
+        def look() -> None:
+            self.context.look()
+            if self._closed or self.groups.get(group.key) is not group:
+                raise TransportError("the channels are closed")
+
+        _, end = self._dialled(key_of(group.key, number), priority, look, FURTHER)
+        if not self.closed:
+            group.starts(number, end)
+        else:
+            end.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def _dialled(
+        self, key: tuple[int, str], priority: int, look: Callable[[], object], seconds: float
+    ) -> tuple[Any, Any]:
+        """Our connection of a stream: a socket; and that, or a Tls over it."""
+        me, (rank, purpose), number = self.context, key, lead_of(key)[1]
+        deadline = time.monotonic() + seconds
+        while True:
+            left = max(0.01, deadline - time.monotonic())
+            if number:
+                link = self.paths.connect(rank, number, me.hello(purpose, rank), left, look)
+            else:
+                link = connect(("tcp", *self.addresses[rank]), me.key, me.hello(purpose, rank), left, look)
+            tuned(link)
+            self._controlled(link, rank)
+            mark(link, priority)
+            end = self._secured(link, rank, purpose, deadline, look) if me.encrypt else link
+            if end is not None:
+                return link, end
 
     def _streams(self, key: tuple[int, str], end: Any) -> Streams:
         if key[0] in self.healing:
-            return self.mender.streams(key, end)
+            return self.groups.made(key, self.mender.streams(key, end))
         return TlsStreams(end) if self.context.encrypt else SocketStreams(end, receive=False)
 
     def _secured(
@@ -261,8 +338,9 @@ class TcpTransport:
         with self._lock:
             for rank in channels.members:
                 key = rank, self.purpose + channels.name
-                self.mender.forget(key)
                 self._priorities.pop(key, None)
+                if rank in self.healing:
+                    self._forget_streams(key)
                 arrived, _ = self._arrived.pop(key, (None, None))
                 if arrived is not None:
                     arrived.close()
@@ -273,11 +351,24 @@ class TcpTransport:
             while len(self._too_late) > TOO_LATE:
                 self._too_late.pop(next(iter(self._too_late)))
 
+    def _forget_streams(self, key: tuple[int, str]) -> None:
+        self.groups.forget(key)
+        self._over[key] = None
+        while len(self._over) > TOO_LATE:
+            self._over.pop(next(iter(self._over)))
+        for number in range(len(LETTERS)):
+            each = key_of(key, number)
+            self.mender.forget(each)
+            if number and each in self._arrived:
+                self._arrived.pop(each)[0].close()
+
     def channels(self, name: str, index: int, members: Sequence[int]) -> TcpChannels:
         return TcpChannels(self, name, members)
 
     def close(self) -> None:
-        self._listener.close()
+        for listener in (self._listener, *self._further):
+            if listener is not None:
+                listener.close()
         for channels in list(self.unclosed):
             channels.close()
         with self._lock:
@@ -286,57 +377,6 @@ class TcpTransport:
                 stream.close()
             self._arrived.clear()
         self.mender.close()
-
-
-class TcpChannels(DialledChannels):
-    """The streams of one communicator."""
-
-    priority = 0
-    """The priority of the communicator's lane."""
-
-    def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
-        super().__init__(transport, name, members)
-        self.transport = transport
-        self.streams: list[Streams] = []
-        self.opened: set[int] = set()
-        """Members, by world rank."""
-
-    def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
-        streams = self.transport.open(self.members[peer], self.name, self.look, self.priority)
-        self.opened.add(self.members[peer])
-        self.streams.append(streams)
-        return streams.send, streams.recv
-
-    def unopened(self) -> list[int]:
-        """Members whose streams have come, and that this rank has opened none to."""
-        return self.transport.arrived(self)
-
-    def close(self) -> None:
-        self.transport.forget(self)
-        for streams in self.streams:  # which stay: an engine may still know them
-            streams.close()
-        super().close()
-
-    def __del__(self) -> None:
-        """Close a communicator that was dropped: what was sent still arrives, as the system delivers it."""
-        if hasattr(self, "opened"):
-            self.close()
-
-
-def _is_offer(value: Any) -> bool:
-    """Did a rank write it that means well?"""
-    try:
-        ipaddress.ip_address(str(value["host"]))
-        return isinstance(value["host"], str) and value["port"] in range(1, 65536) and isinstance(value["network"], str)
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
-def network_id() -> str:
-    """The same on two processes only if they share a loopback interface: one kernel, and one network namespace."""
-    with contextlib.suppress(OSError):
-        return f"{boot_id()}:{os.stat('/proc/self/ns/net').st_ino}"
-    return f"{boot_id()}:no /proc"
 
 
 def tuned(link: socket.socket) -> socket.socket:

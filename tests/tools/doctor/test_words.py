@@ -234,3 +234,16 @@ def test_a_processor_without_the_extensions_is_told() -> None:
     reduce.use_level(best)
     assert told.startswith("kernels: base: sse2; this processor has no AVX2")
     assert best == "base" or "no AVX2" not in next(machine._processor())
+
+
+def test_a_long_link_is_told_with_what_bounds_it() -> None:
+    made = report(1, 1, 1)
+    for fact in made.facts:
+        fact["tcp"] = {"wmem": 4 << 20, "bbr": ""}
+    assert "round trip" not in words.paragraph(made, [])
+    made.links[0, 1] = Speed(0.05, 26e6, 26e6)
+    said = words.paragraph(made, [])
+    told = "Between hosts a and b a round trip takes 100 ms: one TCP stream is bound at 208 Mbit/s by net.ipv4.tcp_wmem"
+    assert told in said and said.count("round trip") == 1 and "Losses bind" not in said
+    made.facts[2]["tcp"]["bbr"] = "bbr is only for root: net.ipv4.tcp_allowed_congestion_control is reno"
+    assert "Losses bind streams there, as bbr is only for root" in words.paragraph(made, [])

@@ -53,13 +53,16 @@ with hocket.init(transport="tcp", timeout=60) as comm:
 """
 
 
-@pytest.mark.parametrize(("cuts", "every", "encrypt"), [(300, 0.004, "0"), (20, 0.03, "1")])
-def test_cuts_anywhere_change_no_result(cuts: int, every: float, encrypt: str) -> None:
-    """Connections of data and control, in either direction, in calls, messages, lanes and codecs."""
+@pytest.mark.parametrize(
+    ("cuts", "every", "encrypt", "streams"), [(300, 0.004, "0", "1"), (20, 0.03, "1", "1"), (150, 0.004, "0", "4")]
+)
+def test_cuts_anywhere_change_no_result(cuts: int, every: float, encrypt: str, streams: str) -> None:
+    """Connections of data and control, in either direction, in calls, messages, lanes and codecs, one or several."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = f"tcp:127.0.0.1:{server.getsockname()[1]}"
     source = MANY.format(cuts=cuts, every=every)
-    for out in jobs.run(2, source, 90, PYTHONPATH=worlds.PATH, HOCKET_ENCRYPT=encrypt, HOCKET_RENDEZVOUS=where):
+    env = {"HOCKET_ENCRYPT": encrypt, "HOCKET_RENDEZVOUS": where, "HOCKET_STREAMS": streams}
+    for out in jobs.run(2, source, 90, PYTHONPATH=worlds.PATH, **env):
         assert int(out.split()[1]) >= cuts
 
 

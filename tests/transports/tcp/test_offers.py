@@ -8,7 +8,8 @@ import pytest
 
 from hocket.control.reactor import Reactor
 from hocket.transports.base import Context
-from hocket.transports.tcp.transport import TcpTransport, network_id
+from hocket.transports.tcp.offers import network_id
+from hocket.transports.tcp.transport import TcpTransport
 
 GOOD = {"host": "10.0.0.1", "port": 4000, "network": network_id(), "encrypts": False}
 

@@ -1,0 +1,191 @@
+"""Several streams carry one channel's messages: the laws hold, whatever the sizes are and whichever stream breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from hocket.collectives.plans.instr import Instr
+from hocket.conformance import LAWS, NotOfferedError, Side, ends
+from hocket.conformance.ends import End
+from hocket.system.tls import KEY, Tls
+from hocket.transports.tcp.healing import HealingStreams
+from hocket.transports.tcp.long.many import ManyStreams
+
+
+def tcp() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        a = socket.create_connection(server.getsockname())
+        return a, server.accept()[0]
+
+
+class Both:
+    """Two ends with `number` streams between them; `kind`: "plain", "tls" or "checked"."""
+
+    def __init__(self, number: int, kind: str = "plain") -> None:
+        self.ear, self.bell = os.pipe()
+        self.kind = kind
+        self.streams: list[list[HealingStreams]] = [[], []]
+        for k in range(number):
+            outs = [self.connection(), self.connection()[::-1]]
+            for me in range(2):
+                self.streams[me].append(HealingStreams(outs[me][me], kind == "tls", self.bell, kind == "checked"))
+            for me in range(2):
+                self.streams[1 - me][k].receive_from(outs[me][1 - me])
+        self.many = [ManyStreams(each[0]) for each in self.streams]
+        for me in range(2):
+            self.add(me, range(1, number))
+
+    def add(self, me: int, numbers: range) -> None:
+        for k in numbers:
+            self.many[me].keep(k, self.streams[me][k])
+            self.many[me].sends(k)
+            self.many[me].receives(k)
+        self.many[me].use = 0xFFFF
+
+    def connection(self) -> tuple[object, object]:
+        a, b = tcp()
+        if self.kind != "tls":
+            return a, b
+        key = os.urandom(KEY)
+        ours, theirs = Tls(a, key, False), Tls(b, key, True)
+        while any([ours.shake(), theirs.shake()]):
+            continue
+        return ours, theirs
+
+    def side(self, me: int) -> Side:
+        many = self.many[me]
+        return Side(many.send, many.recv, (many, self), lambda: self.shut(me))
+
+    def shut(self, me: int) -> None:
+        """This end is gone: in a job its peer would hear it from who mends."""
+        for each in self.streams[1 - me]:
+            with contextlib.suppress(OSError):
+                socket.socket(fileno=os.dup(each.out_fd())).shutdown(socket.SHUT_RDWR)
+
+    def cut(self, me: int, k: int) -> None:
+        """Break the connection that this end sends on, and make it again, as mending.py does."""
+        ours, theirs = self.streams[me][k], self.streams[1 - me][k]
+        with socket.socket(fileno=os.dup(ours.out_fd())) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+        time.sleep(0.001)
+        ours.breaks()
+        a, b = self.connection()
+        got = theirs.got()
+        theirs.receive_from(b)
+        ours.again(a, got)
+        while ours.give() is False:
+            time.sleep(0.001)
+
+    def close(self) -> None:
+        for many in self.many:
+            many.close()
+        os.close(self.ear)
+        os.close(self.bell)
+
+
+NOTICED = "closing_is_noticed"
+"""The mender of streams hears it (mending.py); a pair alone does not."""
+
+
+@contextlib.contextmanager
+def pairs(number: int, kind: str) -> Iterator[Callable[[], Both]]:
+    made: list[Both] = []
+
+    def make() -> Both:
+        made.append(Both(number, kind))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for each in made:
+            each.close()
+
+
+@pytest.mark.parametrize("kind", ["plain", "tls", "checked"])
+@pytest.mark.parametrize("law", LAWS, ids=lambda each: each.__name__)
+def test_four_streams_keep_the_laws(law: Callable[..., None], kind: str) -> None:
+    with pairs(4, kind) as make:
+
+        def pair() -> tuple[Side, Side]:
+            both = make()
+            return both.side(0), both.side(1)
+
+        if law.__name__ == NOTICED:
+            with pytest.raises(NotOfferedError):
+                law(pair)
+        else:
+            law(pair)
+
+
+def lengths(dice: random.Random, most: int) -> list[int]:
+    kinds = (0, 1, 17, 4096, 65_535, 65_536, 65_537, 131_072, 245_760)
+    return [dice.choice(kinds) if dice.random() < 0.5 else int(2 ** dice.uniform(0, 22)) for _ in range(most)]
+
+
+def carries(both: Both, seed: int, cuts: int, grows: bool = False) -> int:
+    """Random messages in both directions at once, while streams break (and are added); the number of cuts."""
+    dice, over, done = random.Random(seed), threading.Event(), 0
+    plans = [lengths(dice, 60) for _ in range(2)]
+    patterns = [np.frombuffer(dice.randbytes(1 << 22), np.uint8) for _ in range(2)]
+    wrong: list[str] = []
+
+    def rank(me: int) -> None:
+        end = End(me, [None if peer == me else both.side(me) for peer in range(2)])
+        moved = [0, 0]
+        try:
+            for ours, theirs in zip(plans[me], plans[1 - me], strict=True):
+                got = np.empty(theirs, np.uint8)
+                mine = np.roll(patterns[me], moved[0])[:ours].copy()
+                instrs = (Instr("send", [1 - me], src=ends.pieces(0, ours, 3)),
+                          Instr("recv", [1 - me], dst=ends.pieces(1, theirs, 2)))  # fmt: skip
+                if (how := end.run(*instrs, source=mine, target=got)) != "done":
+                    wrong.append(f"rank {me}: {how}")
+                    return
+                if not np.array_equal(got, np.roll(patterns[1 - me], moved[1])[:theirs]):
+                    wrong.append(f"rank {me}: {theirs} bytes arrived changed")
+                moved = [moved[0] + 1, moved[1] + 1]
+        finally:
+            over.set()
+
+    threads = [threading.Thread(target=rank, args=(me,), daemon=True) for me in range(2)]
+    for each in threads:
+        each.start()
+    later = [(me, k) for me in range(2) for k in range(1, 4)] if grows else []
+    while not over.wait(dice.uniform(0, 0.03)) and done < cuts:
+        if later:
+            me, k = later.pop(dice.randrange(len(later)))
+            both.add(me, range(k, k + 1))
+        else:
+            both.cut(dice.randrange(2), dice.randrange(len(both.streams[0])))
+            done += 1
+    for each in threads:
+        each.join(60)
+    assert not wrong and not any(each.is_alive() for each in threads), wrong
+    return done
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("plain", 1), ("tls", 2), ("checked", 3)])
+def test_random_sizes_and_cuts_change_nothing(kind: str, seed: int) -> None:
+    with pairs(4, kind) as make:
+        both = make()
+        carries(both, seed, 1 << 30)
+        assert min(min(each.pieces) for each in both.many) > 60
+        assert all(each.kept[0] > 65_536 for side in both.streams for each in side)  # all of them carried some
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("kind", ["plain", "tls", "checked"])
+def test_many_random_sizes_and_cuts_change_nothing(kind: str) -> None:
+    for seed in range(60):
+        with pairs(1 + seed % 5, kind) as make:
+            carries(make(), seed, 1 << 30)
