@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -107,11 +108,12 @@ def _result(
     one = case(target.collective, target.ranks, target.nbytes, target.dtype, "sum", 0)
     with _neighbour() if target.busy else nullcontext():
         told = target.ranks == 2 and not target.busy  # with more ranks than cores none is far from all others
+        effort = replace(effort, touch=target.touch)
         (row,) = measure([one], ours, rivals, effort, line=(lambda: _line(apart)) if told else None)
         result = Result(target, {"hocket": row.seconds, **row.peers}, row.blocks, row.algorithm)
         teams = [ours, *(team for team in rivals if target.busy and team.name in row.peers)]
         result.slow = {team.name: _p99(team) for team in teams if row.seconds < 1e-3}
-    if target.collective == "allreduce" and target.dtype == "float32":
+    if target.collective == "allreduce" and target.dtype == "float32" and not target.touch:
         plain[one.count] = row.seconds
     result.plain = plain.get(one.count) if target.own else None
     result.judge()

@@ -34,6 +34,8 @@ class Effort:
     check: bool = False
     warmup: int = 50
     """Calls before the clock counts, where they are short beside a block."""
+    touch: bool = False
+    """Each rank writes its input before each call, and reads its result after it, while the clock stands."""
 
 
 def _tell(text: str) -> None:
@@ -118,7 +120,7 @@ def _time(
             turn(ours, beside_name(name))
         if name not in counts:
             counts[name] = _iterations(team, effort)
-        row.blocks.setdefault(name, []).append(_block(team, counts[name]))
+        row.blocks.setdefault(name, []).append(_block(team, counts[name], effort.touch))
 
     able = list(peers)
     for _ in range(effort.blocks):
@@ -132,15 +134,16 @@ def _iterations(team: Team, effort: Effort) -> int:
     if effort.iterations is not None:
         return effort.iterations
     share = effort.seconds / effort.blocks
-    once = _block(team, 1)
+    once = _block(team, 1, effort.touch)
     if once < share / 20:  # a single short call is mostly noise, and libraries settle in their first calls
-        once = _block(team, max(10, min(effort.warmup, int(share / once))))
+        once = _block(team, max(10, min(effort.warmup, int(share / once))), effort.touch)
     return max(1, min(MOST, int(share / max(once, 1e-7))))
 
 
-def _block(team: Team, iterations: int) -> float:
+def _block(team: Team, iterations: int, touch: bool) -> float:
     """Seconds of one call, of the slowest rank."""
-    return max(float(report["seconds"]) for report in team.order("time", iterations=iterations))
+    how = {"touch": True} if touch else {}
+    return max(float(report["seconds"]) for report in team.order("time", iterations=iterations, **how))
 
 
 def _wrong(team: Team) -> int:

@@ -23,7 +23,7 @@ def title(t: Target) -> str:
     """allreduce 64 KiB, 4 ranks, tcp."""
     words = [f"{t.collective} {human(t.nbytes)}" if t.nbytes else t.collective, f"{t.ranks} ranks"]
     words += [t.transport] * (t.transport != "shm") + [t.dtype] * (t.dtype != "float32")
-    words += ["a busy neighbour"] * t.busy
+    words += ["a busy neighbour"] * t.busy + ["touched"] * t.touch
     return ", ".join(words + [{"shared": "hocket.empty", "torch": "torch"}.get(t.buffers, "")]).rstrip(", ")
 
 

@@ -115,7 +115,7 @@ def times(path: str, processor: str, found: Sequence[Result]) -> None:
 
 def _kind(target: Target) -> tuple[Any, ...]:
     """The measurement, without the number of bytes and ranks."""
-    return target.collective, target.dtype, target.transport, target.buffers, target.busy
+    return target.collective, target.dtype, target.transport, target.buffers, target.busy, target.touch
 
 
 def _beside(rows: Sequence[Result]) -> list[tuple[str, str, str, list[float | None]]]:

@@ -28,6 +28,8 @@ class Target(NamedTuple):
     buffers: str = "numpy"
     busy: bool = False
     """Beside a process that takes all it can get of a core."""
+    touch: bool = False
+    """Each rank writes its input before each call, and reads its result after it."""
 
 
 SMALL = [
@@ -45,6 +47,27 @@ LARGE = [
 SHARED = [
     Target(2, 16 * MB, mpi=0.7, buffers="shared"),
     Target(2, 64 * MB, mpi=0.55, limit=1.05, buffers="shared"),
+    *(
+        Target(2, nbytes, mpi=0.8 if collective == "alltoall" else 0.5, collective=collective, buffers="shared")
+        for collective in ("allgather", "broadcast", "alltoall")
+        for nbytes in (4 * MB, 16 * MB)
+    ),
+]
+LONG = [
+    Target(2, 16 * MB, mpi=0.65, collective="broadcast"),
+    *(Target(2, nbytes, mpi=1.0, collective="broadcast") for nbytes in (96 * KB, 1 * MB, 3 * MB, 12 * MB)),
+    *(Target(3, 4 * MB, mpi=1.0, collective=collective) for collective in ("allgather", "alltoall")),
+]
+TOUCHED = [
+    Target(2, nbytes, mpi=mpi, collective=collective, touch=True)
+    for collective, nbytes, mpi in (
+        ("allgather", 4 * MB, 0.88),
+        ("alltoall", 4 * MB, 0.92),
+        ("broadcast", 4 * MB, 0.85),
+        ("broadcast", 16 * MB, 0.65),
+        ("allreduce", 16 * MB, 0.75),
+        ("allreduce", 64 * MB, 0.35),
+    )
 ]
 CROWDED = [
     Target(4, 8, mpi=0.5, gloo=50),
@@ -74,4 +97,4 @@ TCP = [
     ),
 ]
 TORCH = [target._replace(buffers="torch") for target in SMALL + LARGE if target.collective == "allreduce"]
-TARGETS = SMALL + BUSY + TORCH + LARGE + SHARED + CROWDED + OTHERS + HALF + TCP
+TARGETS = SMALL + BUSY + TORCH + LARGE + SHARED + CROWDED + OTHERS + LONG + TOUCHED + HALF + TCP

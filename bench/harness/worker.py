@@ -19,6 +19,9 @@ import numpy
 from hocket.bench.harness import check
 from hocket.collectives.measuring.cases import Case, numpy_dtype
 
+LINE = 16
+"""Elements of float32 in a cache line."""
+
 Order = dict[str, Any]
 
 
@@ -99,15 +102,33 @@ class Worker:
         assert self.case is not None
         return self.arrays.of(self.case, place, which, self.subject.empty) if which else None
 
-    def _time(self, iterations: int) -> Order:
-        """Seconds of one call, on this rank, of a block of calls that all ranks begin together."""
+    def _time(self, iterations: int, touch: bool = False) -> Order:
+        """Seconds of one call, on this rank, of a block of calls that all ranks begin together.
+
+        `touch`: of calls that they begin together, each, and whose arrays they use between them.
+        """
         call, clock = self.call, time.perf_counter
         call()  # wakes the caches that slept while others were measured
+        if touch:
+            return {"seconds": sum(self._touched() for _ in range(iterations)) / iterations}
         self.subject.barrier()
         start = clock()
         for _ in range(iterations):
             call()
         return {"seconds": (clock() - start) / iterations}
+
+    def _touched(self) -> float:
+        """Seconds of a call, before which this rank has written its input, and after which it reads the result."""
+        result = self.given if self.result is None else self.result
+        if self.given is not None:
+            self.given[::LINE] = 0
+        self.subject.barrier()
+        start = time.perf_counter()
+        self.call()
+        seconds = time.perf_counter() - start
+        if result is not None:
+            result[LINE // 2 :: LINE].max()
+        return seconds
 
     def _each(self, iterations: int) -> Order:
         """Seconds of every call of a block, on this rank: for percentiles."""

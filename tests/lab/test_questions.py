@@ -22,6 +22,11 @@ OVERLAP = [
         (["hocket.lab.healing", "4096"], [r"\| 4096 \| [\d.]+, [\d.]+ \|.*\| 1.00, "]),
         (["hocket.lab.starting.cores", "--jobs", "1"], [r"\| jobs \|", r"\| 1 \|"]),
         ([*RUN, "hocket.lab.reading", "--end", "128K"], [r"\| 32 KiB \|", r"\| 128 KiB \|"]),
+        pytest.param(
+            ["hocket.lab.memory.ways", "--what", "broadcast", "--sizes", "1M", "--seconds", "0.1", "--shared"],
+            [r"broadcast of 1 MiB, (near|far), shared, \d blocks: MPI \d+ us 1.00; hocket .*; slots .*; both cores"],
+            marks=pytest.mark.more,
+        ),
         ([*RUN, "hocket.lab.awaited"], [r"\| wait \|", r"\| await, 20 at once \|", r"\| torch future \|"]),
         ([*RUN, "hocket.lab.lanes", "--large", "4M"], [r"\| alone \|", r"\| on a lane \|", r"\| without lanes \|"]),
         ([*RUN, "hocket.lab.overlap.hidden", "--transport", "shm", "--bytes", "64K"], ["2 ranks, shm", *OVERLAP]),
@@ -31,7 +36,7 @@ OVERLAP = [
             [r"\| import \| \d+ ms \|\n\| init \| \d+ ms \|", r"(\| 2,000 calls of 8 B, [^$]*){4}", "slowest"],
         ),
     ],
-    ids=["circles", "copies", "healing", "starts", "reading", "awaited", "lanes", "overlap shm", "overlap tcp",
+    ids=["circles", "copies", "healing", "starts", "reading", "ways", "awaited", "lanes", "overlap shm", "overlap tcp",
          "steady"],
 )
 def test_a_question(words: list[str], found: list[str]) -> None:

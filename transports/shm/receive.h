@@ -93,7 +93,7 @@ static int hk_ring_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t 
         int rc = hk_ring_open(c);
         if (rc != 1) return rc;
     }
-    if (c->remote && want && c->taken == c->fetched && c->fetched < c->packet) {
+    if (c->remote && want && !c->invited && c->taken == c->fetched && c->fetched < c->packet) {
         int rc = hk_ring_stage(c);
         if (rc != 1) return rc;
     }
@@ -123,7 +123,8 @@ static inline void hk_invite(hk_consumer *c, char *dst) {
     hk_invitation *v = &c->ring->invitation;
     const hk_left left = {c->next + 1, 0, (uint16_t)hk_shares(c->packet)};
     const size_t at = (size_t)(dst - c->own);
-    v->where = at < c->own_bytes && c->packet <= c->own_bytes - at ? at | HK_HERE : (uint64_t)(uintptr_t)dst;
+    const int here = at < c->own_bytes && c->packet <= c->own_bytes - at;
+    __atomic_store_n(&v->where, here ? at | HK_HERE : (uint64_t)(uintptr_t)dst, __ATOMIC_RELAXED);
     v->written = v->refused = 0;
     hk_store64(&v->left, hk_left_word(left));
     c->into = dst;

@@ -29,7 +29,7 @@ enum { READERS = 3, MESSAGE_MAX = 200000, REGION = MESSAGE_MAX + 64, BURST = 150
 #define HK_STUCK_NS 8000000000ull
 #endif
 
-static _Thread_local hk_ladder LADDER = {200, 200, 100000, 50000, -1, 0, 0, 0};
+static _Thread_local hk_ladder LADDER = {.spins = 200, .yield_ns = 100000, .slow_ns = 50000, .home = -1, .spins_now = 200};
 
 typedef struct rng {
     uint64_t state;
@@ -64,7 +64,7 @@ static message next_message(rng *r, uint64_t i, int multicast) {
     uint64_t kind = draw(r);
     m.length = LENGTHS[i / BURST % 2 ? kind % 5 : kind % 4 ? kind / 4 % 6 : kind / 4 % 12];
     m.in_window = draw(r) % 2 && m.length >= HK_BY_REF_MIN;
-    m.call.traffic = (int[]){HK_ONE_WAY, HK_MOVED, HK_READ}[draw(r) % 3];
+    m.call.traffic = (int[]){HK_ONE_WAY, HK_MOVED, HK_READ, HK_WRITTEN, HK_BOTH}[draw(r) % 5];
     m.to = multicast && draw(r) % 3 ? READERS : multicast ? (int)(draw(r) % READERS) : 0;
     return m;
 }
@@ -126,7 +126,8 @@ static place *build_in(char *window, uint32_t start, uint64_t count, int readers
         p->peer_bell = w->consumer_bell[i], c->peer_bell = w->producer_bell;
         c->window = w->window, c->window_bytes = c->window_reserved = w->window_bytes, c->window_fd = &PLAIN;
         p->far_moved = HK_BY_REF_MIN, p->far_reduced = start % 3 ? HK_BY_REF_MIN : HK_NEVER;
-        p->far = start % 2 == 0, p->self = c->pid = getpid();
+        p->far = start % 2 == 0, p->self = c->pid = getpid(), p->back = c;
+        p->reader = start % 2 == 0 ? getpid() : HK_NO_MEMORY;
         p->next = p->released = c->next = p->ring->released = start;
         for (uint32_t k = 0; k < HK_LINES; k++) /* as START packets would have left them */
             p->ring->line[(start - 1 - k) % HK_LINES].seq = start - k;
@@ -206,9 +207,13 @@ static long take(hk_consumer *c, const message *m, size_t done, rng *pace) {
     if (done == 0 && (v.tag != m->call.tag || v.length != m->length)) die(1, "not the message that was sent");
     size_t left = m->length - done;
     long n = hk_ring_recv(&c->base, &CALL, place, draw(pace) % 2 ? left : 1 + left / 2);
+    const long came = n;
     if (n < 0) return n;
+    const int by_both = c->invited; /* from both ends: it is there when all is */
+    if (by_both) n = (long)(done + (size_t)n == m->length ? m->length : 0);
     for (long i = 0; i < n; i++)
-        if ((unsigned char)place[i] != letter(m->call.tag, done + (size_t)i)) die(1, "wrong data");
+        if ((unsigned char)place[i] != letter(m->call.tag, (by_both ? 0 : done) + (size_t)i)) die(1, "wrong data");
+    if (by_both) n = came;
     if (done + (size_t)n == m->length) hk_ring_consume(&c->base, &CALL, 0, 1);
     return n;
 }
@@ -415,7 +420,7 @@ static void foreign(uint64_t seed, uint64_t count) {
     hk_producer *p = &w->producer[1];
     c->window_fd = &fd, c->window_reserved = RESERVED, c->pid = child;
     char *place = malloc(HK_SLOT_BYTES), source[HK_SLOT_BYTES] = {0};
-    uint64_t faults = 0, reads = 0, t0 = hk_now();
+    uint64_t faults = 0, reads = 0, vain = 0, t0 = hk_now();
     while (reads < count || faults < count) { /* the same bad line may be looked at many times */
         hk_view v;
         int rc = hk_ring_peek(&c->base, &CALL, &v, draw(&r) % 2);
@@ -429,7 +434,8 @@ static void foreign(uint64_t seed, uint64_t count) {
             if (n > (long)room) die(1, "more was received than there was room");
             rc = n < 0 ? (int)n : 1;
         }
-        if (rc == HK_FAULT && c->remote) /* it stays open: on to the next */
+        vain = rc == HK_AGAIN && c->data != NULL ? vain + 1 : 0; /* who was invited, and does not write: a time limit's */
+        if ((rc == HK_FAULT && (c->remote || c->invited)) || vain == 1000) /* it stays open: on to the next */
             c->packet = 0, hk_ring_consume(&c->base, &CALL, 0, 1);
         faults += rc == HK_FAULT, reads += rc == 1;
         hk_store32(at, c->next);

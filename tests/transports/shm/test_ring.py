@@ -67,7 +67,7 @@ def test_memory_is_safe_from_honest_and_hostile_peers(compiler: str, tmp_path: P
 
 # With odd numbers nothing is read out of the producer's own memory.
 PAIR, MANY, SLOTS = ("pair", 2**32 - 300, 500), ("multicast", 2**32 - 200, 400), ("multicast", 2**32 - 201, 1500)
-FULL = ("pair", 2**32 - 301, 3000)
+FULL, FAR = ("pair", 2**32 - 301, 3000), ("pair", 2**32 - 300, 3000)
 REST, SEQ = "line->tag = tag;\n    line->len = len;\n", "hk_store32(&line->seq, p->next);\n"
 RACES = [
     ("seq is not a release", "hk_store32(&line->seq, p->next)", "hk_loose_store(&line->seq, p->next)", PAIR),
@@ -84,6 +84,7 @@ RACES = [
     ("a slot wraps", "at + whole > p->slots_bytes ?", "at > p->slots_bytes ?", FULL),
     ("memory is given back at once", "return hk_is_released(p, p->ref_until);", "return 1 || p->ref_until;", PAIR),
     ("a part of a packet releases it", "if (c->taken < c->packet) return 0;", "c->taken = c->packet;", PAIR),
+    ("both take the same", "if (hk_swap64(&v->left, &word, hk_left_word(left)))", "if (1)", FAR),
     ("a multicast slot is always free", "if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;", "", SLOTS),
     ("a small multicast slot is always free", " && hk_shared_slot_is_free(m, s);", ";", SLOTS),
     ("only the first reader's slot counts", "for (int i = 0; i < m->readers[s]; i++)", "for (int i = 0; i < 1; i++)",
@@ -114,7 +115,8 @@ FAULTS = [
 
 def mutant(folder: Path, old: str, new: str) -> Path:
     """A copy of the headers in which one of the protocol is broken."""
-    headers.broken(folder, old, new, "transports/shm/send.h", "transports/shm/receive.h")
+    headers.broken(folder, old, new, "transports/shm/send.h", "transports/shm/receive.h",
+                   "transports/shm/ring.h")
     atomics = folder / "system" / "atomics.h"
     loose = "static inline void hk_loose_store(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }\n"
     atomics.write_text(re.sub(r"#endif\s*\Z", loose + "#endif\n", atomics.read_text()))
