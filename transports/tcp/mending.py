@@ -389,7 +389,10 @@ def _over(streams: HealingStreams) -> None:
 
 
 def _resent(number: int) -> int:
-    """The times that the system has sent the oldest bytes of this socket anew."""
+    """The times that the system has sent the oldest bytes of this socket anew, or asked the peer, with no answer.
+
+    It asks where nothing is on the way: as the own interface was down when these bytes would have gone.
+    """
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as sock:
-        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[2]
+        return max(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[2:4])
     return 0
