@@ -2,8 +2,8 @@
 
     python -m hocket.lab.healing [BYTES...]
 
-Streams of tcp as they are inside a host, such that heal, and such that are checked, too, in turns: the best of 15
-blocks.
+Streams of tcp as they are inside a host, such that heal, as channels between hosts have them in a LAN (one) and over a
+long link (cut: in pieces; four: four streams), and such that are checked, in turns: the best of 15 blocks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 
 from hocket.bench.harness import limits
 from hocket.transports.tcp.healing import HealingStreams
+from hocket.transports.tcp.long.many import ManyStreams
 from hocket.transports.tcp.stream import SocketStreams
 from hocket.transports.tcp.transport import tuned
 
 SIZES = (8, 4096, 65536, 1 << 20, 16 << 20)
-KINDS = ("plain", "plain again", "heals", "checked")
+KINDS = ("plain", "plain again", "heals", "one", "cut", "four", "checked")
 BLOCKS, BYTES, MOST = 15, 64 << 20, 2000
 
 
@@ -53,7 +54,20 @@ def _pair(kind: str) -> tuple[Any, ...]:
     unused, other = socket.socketpair()
     into = HealingStreams(unused, False, bell, kind == "checked")
     into.receive_from(b)
-    return HealingStreams(a, False, bell, kind == "checked"), into, ear, other
+    out = HealingStreams(a, False, bell, kind == "checked")
+    if kind in ("heals", "checked"):
+        return out, into, ear, other
+    many = ManyStreams(out), ManyStreams(into)
+    if kind != "one":
+        many[0].cut()
+    more = [_pair("heals") for _ in range(3 if kind == "four" else 0)]
+    for number, (sends, receives, *_) in enumerate(more, 1):
+        many[0].keep(number, sends)
+        many[1].keep(number, receives)
+        many[0].sends(number)
+        many[1].receives(number)
+    many[0].use = 15
+    return *many, ear, other, more
 
 
 if __name__ == "__main__":

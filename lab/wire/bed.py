@@ -13,10 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hocket.system.namespaces.hosts import _remove, ip
+from hocket.system.namespaces.hosts import PREFIX, _remove, ip, remove_stale
 from hocket.system.parent import die_with
 
-PREFIX = "hkwire"
 ADDRESS = "10.93.{}.{}"
 """By cable and host, 1 or 2."""
 RELAY = pathlib.Path(__file__).with_name("relay.c")
@@ -42,6 +41,7 @@ def device(cable: int) -> str:
 @contextlib.contextmanager
 def bed(link: Link, cables: int = 1, control: str = "", seed: int = 7) -> Iterator[list[str]]:
     """The names of the two hosts.  control: their default congestion control; "": this machine's."""
+    remove_stale()
     names = [f"{PREFIX}{os.getpid()}{letter}" for letter in "abm"]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())

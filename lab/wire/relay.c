@@ -5,6 +5,7 @@
  * relay off NAME: what leaves by this interface is a packet of the link's size, with its sum. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <errno.h>
 #include <linux/ethtool.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
@@ -21,7 +22,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { FRAMES = 1 << 15, LONGEST = 9216, DATA = 200, AT_ONCE = 64 };
+enum { FRAMES = 1 << 15, LONGEST = 9216, DATA = 200, AT_ONCE = 64, SOON = 50000 };
 
 typedef struct {
     uint64_t due;
@@ -75,7 +76,7 @@ static void pass_on(direction *d) {
     for (; d->head != d->tail; d->head++) {
         const frame *f = &d->frames[d->head % FRAMES];
         if (f->due > now_ns()) return;
-        if (send(d->to, f->bytes, f->length, 0) < 0) return; /* its queue is full: again soon */
+        if (send(d->to, f->bytes, f->length, 0) < 0 && (errno == EAGAIN || errno == ENOBUFS)) return; /* again soon */
     }
 }
 
@@ -111,7 +112,7 @@ int main(int argc, char **argv) {
             if (d->head != d->tail && d->frames[d->head % FRAMES].due < next) next = d->frames[d->head % FRAMES].due;
         }
         const uint64_t t = now_ns();
-        const struct timespec wait = {0, next > t ? (long)(next - t) : 0};
+        const struct timespec wait = {0, next > t + SOON ? (long)(next - t) : SOON};
         struct pollfd ends[2] = {{a, POLLIN, 0}, {b, POLLIN, 0}};
         ppoll(ends, 2, &wait, NULL);
         for (int i = 0; i < 2; i++) take(&ways[i], delay, lost);

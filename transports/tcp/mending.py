@@ -390,8 +390,11 @@ def _over(streams: HealingStreams) -> None:
 
 
 def _resent(number: int) -> int:
-    """The times that the system has sent the oldest bytes of this socket anew."""
+    """The times that the system has sent the oldest bytes of this socket anew, or asked the peer, with no answer.
+
+    It asks where nothing is on the way: as the own interface was down when these bytes would have gone.
+    """
     try:
-        return tcp_info(number, 104)[2]
+        return max(tcp_info(number, 104)[2:4])
     except OSError:
         return 0
