@@ -17,10 +17,10 @@ from hocket.codecs import Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.choice.names import resolved
 from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all, parked
-from hocket.compression.memory import Array, chosen, copied, described, empty, finite, on_host, squared, taken, zeros
+from hocket.compression.memory import Array, all_taken, copied, described, empty, on_host, squared, taken, zeros
 from hocket.compression.method import Averaged, Method, check_place, single
 from hocket.compression.residuals import Residuals, near, owing, spoilt, sums
-from hocket.compression.step import Outcome, Step, on_gpu
+from hocket.compression.step import Outcome, Step, of_two, on_gpu
 from hocket.errors import ArgumentError
 from hocket.extending import at_once
 
@@ -98,7 +98,7 @@ class Compressor:
             raise ArgumentError(f"{len(xs)} vectors need one lr, or {len(xs)}; got {len(rates)}")
         if not xs:
             return
-        began, arrays = time.perf_counter(), [taken(x) for x in xs]
+        began, arrays = time.perf_counter(), all_taken(xs)
         entries = [self._entry(key, array, array.shape) for key, array in zip(keys, arrays, strict=True)]
         factors = [self._factor(*each) for each in zip(entries, rates, strict=True)]
         if bucket is None:
@@ -250,9 +250,8 @@ class Compressor:
         entry = self._entry(key, array, array.shape, (0,), sharded=True)
         averaged = self.method.gather(self.comm, array, result, near(entry.kept, array))
         if not on_host(array):
-            there, left = finite(result), array - result[self.comm.rank]
-            was = near(entry.kept, array).get("all", 0.0)
-            entry.kept = {name: chosen(there, each, was) for name, each in averaged.kept.items()}
+            left, was = array - result[self.comm.rank], near(entry.kept, array)
+            entry.kept = of_two(result, averaged.kept, was)
             entry.kept = parked(entry.kept) if self._residuals.parks else entry.kept
             entry.square, entry.left_square = squared(array), squared(left)
             self._count(entry, array.nbytes, averaged, time.perf_counter() - began)

@@ -77,10 +77,7 @@ class OnGpu(NamedTuple):
         for result in self.results:
             result[...] = chosen(counts, result, np.nan)
         for entry, kept in zip(self.entries, self.kepts, strict=True):
-            entry.kept = {
-                name: each if on_host(each) else chosen(counts, each, entry.kept.get(name, 0.0))
-                for name, each in kept.items()
-            }
+            entry.kept = _of_two(counts, kept, entry.kept)
         if self.left is not None:
             self._owe(counts, self.left)
         self.leave()
@@ -101,6 +98,17 @@ class OnGpu(NamedTuple):
 
     def kept_for_later(self) -> OnGpu:
         return self
+
+
+def of_two(result: Array, kept: Kept, before: Kept) -> Kept:
+    """The state after a call on a GPU: `kept`, where its result is finite, else `before`."""
+    return _of_two(finite(result), kept, before)
+
+
+def _of_two(counts: Any, kept: Kept, before: Kept) -> Kept:
+    return {
+        name: each if on_host(each) else chosen(counts, each, before.get(name, 0.0)) for name, each in kept.items()
+    }
 
 
 def on_gpu(

@@ -13,6 +13,7 @@ import pytest
 
 from hocket.compression import DGC, Compressor, DoubleSqueeze, Int, OneBit
 from hocket.errors import ArgumentError
+from support.gpu import ranks as gpu_ranks
 from support.gpu.counted import counting
 
 Place = Callable[[Any], Any]
@@ -120,6 +121,20 @@ def rows(comm: Any, place: Place, read: Place) -> None:
         Compressor(comm, "topk:0.1").reduce_scatter(place(x), "w", place(x[0]))
 
 
+def wrong(comm: Any, place: Place, read: Place) -> None:
+    """Memory that is full, and vectors here and there: an error on each rank, and nothing has happened."""
+    given = np.random.default_rng(comm.rank).standard_normal(300_000, np.float32)
+    host, there, x = Compressor(comm, "topk:0.1"), Compressor(comm, "topk:0.1"), place(given)
+    gpu_ranks.knob("room", gpu_ranks.count("bytes"))
+    with pytest.raises(MemoryError, match="no room for 1200000 bytes on "):
+        there.allreduce(x, "w")
+    gpu_ranks.knob("room", 1 << 40)
+    with pytest.raises(ArgumentError, match="these lie on .* and in host memory"):
+        there.allreduce_all([x, given], ["w", "v"])
+    same(read(x), given, "x after errors", near=False)
+    same(read(there.allreduce(x, "w")), host.allreduce(given, "w"), "after errors", near=False)
+
+
 def everything(comm: Any, place: Place, read: Place, methods: Sequence[Any] = METHODS) -> None:
     for method in methods:
         beside(comm, method, place, read)
@@ -127,6 +142,7 @@ def everything(comm: Any, place: Place, read: Place, methods: Sequence[Any] = ME
         beside(comm, method, place, read, feedback=False)
         beside(comm, method, place, read, decay=0.5)
     rows(comm, place, read)
+    wrong(comm, place, read)
     for method in ("topk:0.05", "dgc:0.1") if methods is METHODS else ("ef21:topk:0.1",):
         beside(comm, method, place, read, keep="host")
     with pytest.raises(ArgumentError, match="keep='disk'"):
