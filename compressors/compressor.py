@@ -16,11 +16,11 @@ from hocket.arguments import choices
 from hocket.codecs import Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.choice.names import resolved
-from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all
-from hocket.compression.memory import Array, chosen, copied, described, empty, finite, on_host, squared, taken, zeros
+from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all, parked
+from hocket.compression.memory import Array, all_taken, copied, described, empty, on_host, squared, taken, zeros
 from hocket.compression.method import Averaged, Method, check_place, single
 from hocket.compression.residuals import Residuals, near, owing, spoilt, sums
-from hocket.compression.step import OnGpu, Outcome, Step, on_gpu
+from hocket.compression.step import Outcome, Step, of_two, on_gpu
 from hocket.errors import ArgumentError
 from hocket.extending import at_once
 
@@ -30,7 +30,8 @@ class Compressor:
 
     `method`: a name, such as "int8", "topk:0.01" or "powersgd:4" (names.py has them all); a codec of quantizers.py;
     or a `Method`.  `feedback=False`: what is not sent is forgotten.  `decay`: what is owed is multiplied by it in each
-    call.
+    call.  `keep="host"`: what is owed by vectors on a GPU, and what their method keeps, lies in host memory between
+    calls, each of which copies it there and back, and waits.
 
     All ranks make the same calls with the same keys in the same order, as with any collective.
 
@@ -47,12 +48,14 @@ class Compressor:
     [[3.0, 0.0], [3.0, 0.0]]
     """
 
-    def __init__(self, comm: Any, method: str | Codec | Method, feedback: bool = True, decay: float = 1.0) -> None:
+    def __init__(
+        self, comm: Any, method: str | Codec | Method, feedback: bool = True, decay: float = 1.0, keep: str = "gpu"
+    ) -> None:
         self.comm = getattr(comm, "plain", comm)  # an axis of a Mesh has a codec, whose errors would not be owed
         self.feedback, self.decay = feedback, decay
         self.method = resolved(method)
         self._entries: dict[str, Entry] = {}
-        self._residuals = Residuals()
+        self._residuals = Residuals(keep)
         self._memory = [np.empty(0, np.float32)] * 2
         self._last_step: Step | None = None
         self.report: str | None = None
@@ -95,7 +98,7 @@ class Compressor:
             raise ArgumentError(f"{len(xs)} vectors need one lr, or {len(xs)}; got {len(rates)}")
         if not xs:
             return
-        began, arrays = time.perf_counter(), [taken(x) for x in xs]
+        began, arrays = time.perf_counter(), all_taken(xs)
         entries = [self._entry(key, array, array.shape) for key, array in zip(keys, arrays, strict=True)]
         factors = [self._factor(*each) for each in zip(entries, rates, strict=True)]
         if bucket is None:
@@ -147,16 +150,17 @@ class Compressor:
             if part is not array:
                 array[...] = part
         results = [flat] if bucket.parts[0] is arrays[0] else arrays
-        kept = left if self.feedback else None
-        self._settle_on_gpu(on_gpu(entries, results, averages, owed, left, kept, square, rates))
+        self._settle_on_gpu(entries, results, averages, (owed, left), square, rates)
         return averages
 
-    def _settle_on_gpu(self, made: OnGpu) -> None:
-        """The same of all in a call."""
+    def _settle_on_gpu(self, entries: Sequence[Entry], *made: Any) -> None:
+        """The same of all in a call; `made`: what step.py's `on_gpu` takes."""
+        outcome = on_gpu(self.feedback, self._residuals.parks, entries, *made)
+        self._residuals.end()
         if self._step:
-            self._step.add(made, *made.entries)
+            self._step.add(outcome, *entries)
         else:
-            made.settle(made.finite)
+            outcome.settle(outcome.finite)
 
     def _owed(self, entries: Sequence[Entry]) -> list[Array | None]:
         return [entry.residual if self.feedback else None for entry in entries]
@@ -214,8 +218,7 @@ class Compressor:
             averaged = self.method.scatter(self.comm, left.parts[0], result)
             if op == "sum":
                 result *= single(self.comm.size)
-            kept = left if self.feedback else None
-            self._settle_on_gpu(on_gpu([entry], [result], [averaged], owed, left, kept, square, [lr]))
+            self._settle_on_gpu([entry], [result], [averaged], (owed, left), square, [lr])
             self._count(entry, array.nbytes, averaged, time.perf_counter() - began)
             return out
         vector = self._scratch(0, [entry], array).parts[0]
@@ -247,9 +250,9 @@ class Compressor:
         entry = self._entry(key, array, array.shape, (0,), sharded=True)
         averaged = self.method.gather(self.comm, array, result, near(entry.kept, array))
         if not on_host(array):
-            there, left = finite(result), array - result[self.comm.rank]
-            was = entry.kept.get("all", 0.0)
-            entry.kept = {name: chosen(there, each, was) for name, each in averaged.kept.items()}
+            left, was = array - result[self.comm.rank], near(entry.kept, array)
+            entry.kept = of_two(result, averaged.kept, was)
+            entry.kept = parked(entry.kept) if self._residuals.parks else entry.kept
             entry.square, entry.left_square = squared(array), squared(left)
             self._count(entry, array.nbytes, averaged, time.perf_counter() - began)
             return out

@@ -70,8 +70,13 @@ class Entry:
         """Arrays and numbers."""
         return {
             "shape": list(self.shape), "residual": fetched(self.residual).copy(), "lr": self.lr, "steps": self.steps,
-            "kept": {name: fetched(each) for name, each in self.kept.items()}, "sharded": self.sharded,
+            "kept": parked(self.kept), "sharded": self.sharded,
         }  # fmt: skip
+
+
+def parked(kept: Kept) -> Kept:
+    """The same in host memory, which waits for a GPU."""
+    return {name: fetched(each) for name, each in kept.items()}
 
 
 def loaded(saved: Sequence[dict[str, Any]], factor: float = 1.0) -> Entry:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,15 @@ def taken(x: Any) -> Array:
         if array.is_contiguous() if flags is None else flags.c_contiguous and getattr(flags, "writeable", True):
             return array
     raise ArgumentError(f"a Compressor takes contiguous, writable float32 arrays, got {got}")
+
+
+def all_taken(xs: Sequence[Any]) -> list[Array]:
+    """The same of several, which lie in one place."""
+    arrays = [taken(x) for x in xs]
+    places = list(dict.fromkeys(map(described, arrays)))
+    if len(places) > 1:
+        raise ArgumentError(f"vectors of one call must lie in one place; these lie {' and '.join(places)}")
+    return arrays
 
 
 def copied(x: Array) -> Array:

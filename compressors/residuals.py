@@ -8,16 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from hocket.arguments import choices
 from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry
 from hocket.compression.memory import Array, empty, moved, namespace, on_host, size, squared
 from hocket.compression.method import CHUNK, Kept, chunks
+from hocket.errors import ArgumentError
+
+KEEP = ("gpu", "host")
 
 
 class Residuals:
     """The residuals of a `Compressor`'s entries, one after the other as their vectors are in a call."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: str) -> None:
+        if keep not in KEEP:
+            raise ArgumentError(f"keep={keep!r}: {choices(keep, KEEP)}")
+        self.parks = keep == "host"
         self._pairs: dict[tuple[str, ...], tuple[Bucket, Bucket]] = {}
         """By the keys of a call.  Of each entry one has the residual, and the other is its spare memory."""
 
@@ -34,6 +41,11 @@ class Residuals:
         for entry, part in zip(entries, spare.parts, strict=True):
             entry.spare = part
         return kept, spare
+
+    def end(self) -> None:
+        """The call's own memory on a GPU is the library's again, if nothing is kept there."""
+        if self.parks:
+            self._pairs.clear()
 
     def _pair(self, keys: tuple[str, ...], entries: Sequence[Entry], like: Array) -> tuple[Bucket, Bucket]:
         shapes = [tuple(entry.residual.shape) for entry in entries]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.compression.bucket import Bucket
-from hocket.compression.entries import Entry
-from hocket.compression.memory import Array, chosen, finite, on_host, squared
+from hocket.compression.entries import Entry, parked
+from hocket.compression.memory import Array, chosen, fetched, finite, on_host, squared
 from hocket.compression.method import Averaged, Kept
 
 
@@ -46,6 +46,9 @@ class Outcome(NamedTuple):
         else:
             entry.residual[...] = self.left
 
+    def leave(self) -> None:
+        """Nothing of it lies on a GPU."""
+
     def kept_for_later(self) -> Outcome:
         """The same, with what was not sent in memory of the entry's: the next call takes the Compressor's."""
         if self.left is None or self.left is self.entry.spare:
@@ -67,39 +70,60 @@ class OnGpu(NamedTuple):
     """By which the learning rates' change multiplies what stays."""
     owed: Bucket
     left: Bucket | None
+    parks: bool
+    """Does what is kept lie in host memory until the next call?"""
 
     def settle(self, counts: Any) -> None:
         for result in self.results:
             result[...] = chosen(counts, result, np.nan)
         for entry, kept in zip(self.entries, self.kepts, strict=True):
-            entry.kept = {
-                name: each if on_host(each) else chosen(counts, each, entry.kept.get(name, 0.0))
-                for name, each in kept.items()
-            }
-        if self.left is None:
-            return
+            entry.kept = _of_two(counts, kept, entry.kept)
+        if self.left is not None:
+            self._owe(counts, self.left)
+        self.leave()
+
+    def leave(self) -> None:
+        """The call is over, whether it counts or was dropped."""
+        for entry in self.entries if self.parks else ():
+            entry.kept, entry.residual, entry.spare = parked(entry.kept), fetched(entry.residual), None
+
+    def _owe(self, counts: Any, left: Bucket) -> None:
         for part, ratio in zip(self.owed.parts, self.ratios, strict=True):
             if ratio != 1:
                 part *= ratio
-        self.left.flat[...] = chosen(counts, self.left.flat, self.owed.flat)
-        for entry, left, owed in zip(self.entries, self.left.parts, self.owed.parts, strict=True):
-            entry.residual, entry.spare = left, owed
+        whole = left.flat
+        whole[...] = chosen(counts, whole, self.owed.flat)
+        for entry, part, owed in zip(self.entries, left.parts, self.owed.parts, strict=True):
+            entry.residual, entry.spare = part, owed
 
     def kept_for_later(self) -> OnGpu:
         return self
 
 
+def of_two(result: Array, kept: Kept, before: Kept) -> Kept:
+    """The state after a call on a GPU: `kept`, where its result is finite, else `before`."""
+    return _of_two(finite(result), kept, before)
+
+
+def _of_two(counts: Any, kept: Kept, before: Kept) -> Kept:
+    return {
+        name: each if on_host(each) else chosen(counts, each, before.get(name, 0.0)) for name, each in kept.items()
+    }
+
+
 def on_gpu(
-    entries: Sequence[Entry], results: Sequence[Array], averages: Sequence[Averaged], owed: Bucket, left: Bucket,
-    kept: Bucket | None, square: Any, rates: Sequence[float | None],
+    feedback: bool, parks: bool, entries: Sequence[Entry], results: Sequence[Array], averages: Sequence[Averaged],
+    residuals: tuple[Bucket, Bucket], square: Any, rates: Sequence[float | None],
 ) -> OnGpu:  # fmt: skip
-    """The outcome of a call at these rates that has just been made; `kept`: `left`, or None without feedback."""
+    """The outcome of a call at these rates that has just been made; `residuals`: what was owed, and what is left."""
+    owed, left = residuals
     ratios = [entry.lr / lr if lr and entry.lr else 1.0 for entry, lr in zip(entries, rates, strict=True)]
     for entry, lr in zip(entries, rates, strict=True):
         entry.lr = entry.lr if lr is None else lr
-        entry.square, entry.left_square = square, squared(left.flat) if kept is None else None
+        entry.square, entry.left_square = square, None if feedback else squared(left.flat)
     flags = [finite(each) for each in results] + [one.finite for one in averages if one.finite is not None]
-    return OnGpu(entries, results, reduce(operator.and_, flags), [one.kept for one in averages], ratios, owed, kept)
+    there, kepts = reduce(operator.and_, flags), [one.kept for one in averages]
+    return OnGpu(entries, results, there, kepts, ratios, owed, left if feedback else None, parks)
 
 
 class Step:
@@ -140,4 +164,6 @@ class Step:
 
     def drop(self) -> None:
         """Forget the calls: what is owed stays what it was before them.  Their results are as they are."""
+        for one in self._outcomes:
+            one.leave()
         self._outcomes, self._entries, self.over = [], set(), True

@@ -165,6 +165,28 @@ def check_fold(codec: Codec, arena: Arena, rng: np.random.Generator) -> Iterator
         yield f"{count} elements, k={k}: {wrong}" if wrong else ""
 
 
+def check_kept(codec: Codec, arena: Arena, rng: np.random.Generator, sums: bool = False) -> Iterator[str]:
+    """A kernel leaves what encoding loses, and adds what was lost before; `sums`: that of sums."""
+    kernel = catalogue.keepers(codec)[sums]
+    for turn, count in enumerate(FLOATS):
+        xs = [_uneven(count, rng) for _ in range(3)]
+        wires, left = [_encoded(codec, x) for x in xs], np.empty_like(xs[0])
+        before = None if turn % 3 == 0 else xs[1] * np.float32(0.1)
+        want = codec.encode(xs[0], KEY, (before, left))
+        if sums:
+            reduce.fold_arrays(want, wires, codec, count, KEY, (before, left))
+        arena.clear()
+        spots = [arena.put(x, 4 * (j % 3)) for j, x in enumerate(wires if sums else xs)]
+        owed = None if before is None else arena.put(before, 4 * (turn % 4))
+        out, after = arena.room(want.nbytes, 4 * (turn % 2)), owed or arena.room(left.nbytes, 4 * (turn % 3))
+        given = launch.ways([spot.address for spot in spots]) if sums else out.address
+        values = (given, out.address, count, 3) if sums else (given, spots[0].address, count)
+        places = (owed.address if owed else 0), after.address
+        arena.run(kernel, _grids(arena, 4 * count)[turn % 2], *values, KEY, 0, *places)
+        wrong = arena.wrong((out, by_name("uint8"), want), (after, by_name("float32"), left))
+        yield f"{count} elements: {wrong}" if wrong else ""
+
+
 def check_copy(arena: Arena, rng: np.random.Generator) -> Iterator[str]:
     sizes = [0, 1, 15, 16, 17, 4096, 3 * launch.PIECE + 5, 0, launch.PIECE, 33, 0, 100_001, 2]
     for skew in (0, 4, 1):
@@ -209,6 +231,8 @@ def checks() -> Iterator[tuple[str, Kernel, Check]]:
     for codec in CODED:
         for kernel, test in zip(catalogue.coders(codec), (check_encode, check_decode, check_fold), strict=True):
             yield "codecs", kernel, partial(test, codec)
+        for sums, kernel in enumerate(catalogue.keepers(codec)):
+            yield "codecs", kernel, partial(check_kept, codec, sums=bool(sums))
     yield "copy", catalogue.COPY, check_copy
     yield "checksum", catalogue.CHECKSUM, check_checksum
 

@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 
 def compress(
-    module: Any, method: Any, feedback: bool = True, decay: float = 1.0, gather: bool = False, lr: Any = None
+    module: Any, method: Any, feedback: bool = True, decay: float = 1.0, gather: bool = False, lr: Any = None,
+    keep: str = "gpu",
 ) -> Any:
     """Let a module average its gradients by a method of `hocket.compression`.  Returns the `Compressor`.
 
     `module`: a DistributedDataParallel, or one that `fully_shard` was called on, whose group is hocket's; float32.  A
     bucket of DDP's is averaged as one, in a thread and by a communicator of the Compressor's own, while the backward
     pass goes on.  FSDP2's wait.  All ranks call this together.  DDP's parameters may be on a GPU: a bucket is averaged
-    where it is, in a stream beside the backward pass, or for methods that work in host memory alone as a copy there.
+    where it is, in a stream beside the backward pass, or for methods that work in host memory alone as a copy there;
+    `keep="host"`: what is owed lies in host memory meanwhile.
 
     A backward pass of DDP's counts as a whole: a NaN or an infinity in one gradient makes all of them NaN, on all
     ranks, and what is owed stays as it was, so a step that is skipped for it loses nothing.  It is a `step()` of the
@@ -59,7 +61,7 @@ def compress(
         from hocket.torch.compressed.sharded import shard_comm, use
 
         comm = comm_of(shard_comm(module))
-        compressor = Compressor(comm, method, feedback, decay) if comm else None
+        compressor = Compressor(comm, method, feedback, decay, keep) if comm else None
         if compressor:
             use(module, compressor, gather, rates)
     else:
@@ -71,7 +73,7 @@ def compress(
             if found.method is None:
                 return None
             method = found.method
-        compressor = Compressor(comm.dup(), method, feedback, decay) if comm and checked(module) else None
+        compressor = Compressor(comm.dup(), method, feedback, decay, keep) if comm and checked(module) else None
         if compressor:
             compressor.report = str(found) if found else None
             _hook(module, compressor, rates)

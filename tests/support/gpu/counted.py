@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.errors import TransportError
 from hocket.system.cuda import driver
 
 LEGACY = 1
@@ -61,6 +62,10 @@ def counting(waits: int = 0, to_host: int = 0) -> Iterator[None]:
     assert found[0] <= waits and found[1] <= to_host, f"{found[0]} waits and {found[1]} bytes to the host"
 
 
+class OutOfMemoryError(Exception):
+    """The class that CuPy and torch have, each its own."""
+
+
 class Memory:
     """Bytes of the GPU; `seen`: as NumPy sees them."""
 
@@ -71,7 +76,10 @@ class Memory:
             self.address, alias = spare.pop()
         else:
             with driver.device(0) as device:
-                self.address = device.alloc(self.nbytes)
+                try:
+                    self.address = device.alloc(self.nbytes)
+                except TransportError as why:
+                    raise OutOfMemoryError(str(why)) from None
                 alias = library().fake_reach(self.address, LEGACY)
         self.alias: int = alias
         _there[alias] = self

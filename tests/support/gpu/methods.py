@@ -13,6 +13,7 @@ import pytest
 
 from hocket.compression import DGC, Compressor, DoubleSqueeze, Int, OneBit
 from hocket.errors import ArgumentError
+from support.gpu import ranks as gpu_ranks
 from support.gpu.counted import counting
 
 Place = Callable[[Any], Any]
@@ -45,13 +46,14 @@ def beside(comm: Any, method: Any, place: Place, read: Place, **how: Any) -> Non
     """Steps with other rates, one not finite on one rank; then a step of several calls, and one that is dropped."""
     host, there = Compressor(comm, method, **how), Compressor(comm, method, **how)
     name, keys = host.method.name, [f"p{i}" for i in range(len(SHAPES))]
+    parked = {"waits": 1 << 20, "to_host": 1 << 20} if how.get("keep") == "host" else {}
     near = name.startswith("powersgd") or getattr(host.method, "clip", None) is not None
     for turn, rate in enumerate((0.1, 0.1, 0.05, 0.05, 0.2)):
         given = gradients(comm.rank, turn)
         if turn == 3 and comm.rank == 0:
             given[0][3, 4] = np.inf
         xs = [place(x) for x in given]
-        with counting():
+        with counting(**parked):
             there.allreduce_all(xs, keys, "sum" if turn == 4 else "avg", lr=rate)
         if turn == 3:  # on a GPU it is the whole call's
             with host.step():
@@ -66,7 +68,7 @@ def beside(comm: Any, method: Any, place: Place, read: Place, **how: Any) -> Non
         steps = host.step(), there.step()
         for key, x, want in zip(keys, xs, given, strict=True):
             host.allreduce(want, key)
-            with counting():
+            with counting(**parked):
                 there.allreduce(x, key)
         for step in steps:
             step.end() if turn == 5 else step.drop()
@@ -88,6 +90,8 @@ def beside(comm: Any, method: Any, place: Place, read: Place, **how: Any) -> Non
     x, y = (place(gradients(comm.rank, 9)[0]) for _ in range(2))
     same(read(again.allreduce(x, keys[0])), read(there.allreduce(y, keys[0])), f"{name} goes on where it was", near)
     assert 0 <= there.stats(keys[0]).error < 10 and there.stats(keys[0]).calls
+    lies = {isinstance(entry.residual, np.ndarray) for entry in there._entries.values()}
+    assert lies == {how.get("keep") == "host"}, f"where it lies what {name} owes, {how}"
 
 
 def rows(comm: Any, place: Place, read: Place) -> None:
@@ -117,6 +121,20 @@ def rows(comm: Any, place: Place, read: Place) -> None:
         Compressor(comm, "topk:0.1").reduce_scatter(place(x), "w", place(x[0]))
 
 
+def wrong(comm: Any, place: Place, read: Place) -> None:
+    """Memory that is full, and vectors here and there: an error on each rank, and nothing has happened."""
+    given = np.random.default_rng(comm.rank).standard_normal(300_000, np.float32)
+    host, there, x = Compressor(comm, "topk:0.1"), Compressor(comm, "topk:0.1"), place(given)
+    gpu_ranks.knob("room", gpu_ranks.count("bytes"))
+    with pytest.raises(MemoryError, match="no room for 1200000 bytes on "):
+        there.allreduce(x, "w")
+    gpu_ranks.knob("room", 1 << 40)
+    with pytest.raises(ArgumentError, match="these lie on .* and in host memory"):
+        there.allreduce_all([x, given], ["w", "v"])
+    same(read(x), given, "x after errors", near=False)
+    same(read(there.allreduce(x, "w")), host.allreduce(given, "w"), "after errors", near=False)
+
+
 def everything(comm: Any, place: Place, read: Place, methods: Sequence[Any] = METHODS) -> None:
     for method in methods:
         beside(comm, method, place, read)
@@ -124,6 +142,11 @@ def everything(comm: Any, place: Place, read: Place, methods: Sequence[Any] = ME
         beside(comm, method, place, read, feedback=False)
         beside(comm, method, place, read, decay=0.5)
     rows(comm, place, read)
+    wrong(comm, place, read)
+    for method in ("topk:0.05", "dgc:0.1") if methods is METHODS else ("ef21:topk:0.1",):
+        beside(comm, method, place, read, keep="host")
+    with pytest.raises(ArgumentError, match="keep='disk'"):
+        Compressor(comm, "int8", keep="disk")
     for method in ON_HOST:
         with pytest.raises(ArgumentError, match="works in host memory: .*pass a copy"):
             Compressor(comm, method).allreduce(place(gradients(0, 0)[0]), "w")
