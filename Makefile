@@ -98,17 +98,22 @@ test-frameworks: $(VENV)/test.stamp
 	$(PYTEST) tests/frameworks/others
 
 # Keras 3 on TensorFlow, JAX and torch: each backend in an environment of its own, of 1.6, 0.7 and 1.1 GB.
-# With HOROVOD_EXAMPLES, Horovod's examples/tensorflow2, which is not here, its four programs too.  Ten minutes.
+# With HOROVOD_EXAMPLES, Horovod's examples/tensorflow2, which is not here, its four programs too; with HOROVOD_PARALLEL, its
+# test/parallel, its tests for TensorFlow on CPUs, but for those in NOT_HERE (docs/keras.md).  25 minutes.
 KERAS := keras==3.15.1
 KERAS_tensorflow := tensorflow-cpu==2.21.0
 KERAS_jax := jax==0.10.2
 KERAS_torch := torch==2.13.0
 BACKENDS ?= tensorflow jax torch
+ERRORS := allgather_error or allreduce_error or broadcast_error or reducescatter_error or length_error or rank_error or splits_error
+NOT_HERE := gpu or elastic or syncbn or model_parallel or partial_distributed or type_error or $(ERRORS)
 test-keras: $(patsubst %,.venv-keras-%/test.stamp,$(BACKENDS))
 	for each in $(BACKENDS); do \
 		KERAS_BACKEND=$$each .venv-keras-$$each/bin/pytest tests/frameworks/keras || exit 1; done
 	@[ -z "$(HOROVOD_EXAMPLES)" ] || for each in 2 3; do .venv-keras-tensorflow/bin/python \
 		tests/frameworks/keras/horovod_examples.py $(HOROVOD_EXAMPLES) --keras $$each || exit 1; done
+	@[ -z "$(HOROVOD_PARALLEL)" ] || .venv-keras-tensorflow/bin/python \
+		tests/frameworks/horovod/suite.py $(HOROVOD_PARALLEL)/test_tensorflow.py -n 2 -k "not ($(NOT_HERE))"
 
 # tf-keras asks for tensorflow itself, which would come over tensorflow-cpu.
 .venv-keras-%/test.stamp: $(SOURCES)

@@ -4,12 +4,15 @@ So the process that ranks are forked from is started with the program's own comm
 here goes on as Python does: with that program, its arguments and its tracebacks.
 """
 
+import atexit
 import importlib.util
 import os
 import sys
 from importlib.machinery import PathFinder
 
-from hocket.tools.forking import server
+atexit.register(lambda: server.leave())  # before anything else registers its own, so it comes behind all of them
+
+from hocket.tools.forking import server  # noqa: E402
 
 server.forget_this_folder(os.path.dirname(os.path.abspath(__file__)))
 if (theirs := PathFinder.find_spec("sitecustomize")) is not None and theirs.loader is not None:  # the system's own

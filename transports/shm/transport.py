@@ -171,7 +171,8 @@ class ShmTransport:
             return f"its window could not be mapped: {error}"
         if window.token.hex() != offer["token"]:
             return "its window does not hold the promised token"
-        window.node = offer["node"] if offer["node"] in range(NODES) else -1
+        node = offer["node"]
+        window.node = node if isinstance(node, int) and 0 <= node < NODES else -1
         self.windows[rank] = window
         return None
 
