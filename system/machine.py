@@ -7,7 +7,7 @@ import functools
 import os
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from hocket.errors import TransportError
 
@@ -23,10 +23,11 @@ def wish(sock: socket.socket, level: int, option: int, value: int | bytes) -> No
         sock.setsockopt(level, option, value)
 
 
-def tcp_info(fd: int, nbytes: int) -> bytes:
-    """The first bytes of the kernel's `struct tcp_info` about a connection.
+@contextlib.contextmanager
+def same_socket(fd: int) -> Iterator[socket.socket]:
+    """A second handle of the socket with this number, for the block.
 
-    Another thread may close it, and its number be given to a file, at any time.  OSError: it is no TCP connection.
+    Another thread may close it, and its number be given to a file, at any time.  OSError: it is no socket (any more).
     """
     own = os.dup(fd)
     try:
@@ -35,6 +36,12 @@ def tcp_info(fd: int, nbytes: int) -> bytes:
         os.close(own)  # a socket that could not be made has not taken it
         raise
     with same:
+        yield same
+
+
+def tcp_info(fd: int, nbytes: int) -> bytes:
+    """The first bytes of the kernel's `struct tcp_info` about a connection.  OSError: it is none (any more)."""
+    with same_socket(fd) as same:
         return same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, nbytes)
 
 

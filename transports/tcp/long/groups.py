@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.control.dial import OURS
 from hocket.errors import Error
-from hocket.system.machine import wish
+from hocket.system.machine import same_socket, wish
 from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.long.congestion import BY_LOSS, control_of
 from hocket.transports.tcp.long.many import MOST, ManyStreams
@@ -129,7 +129,7 @@ class Group:
         if count > 1:
             for each in self.many.streams[:count]:
                 if each is not None and each.out_fd() >= 0:
-                    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.out_fd())) as sock:
+                    with contextlib.suppress(OSError), same_socket(each.out_fd()) as sock:
                         wish(sock, socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT)
         was, self.many.use = self.streams, (1 << count) - 1
         if was != self.streams:
@@ -144,7 +144,7 @@ class Group:
             streams = self.many.streams[number]
             if streams is None or streams.closed or streams.out_fd() < 0:
                 continue
-            with contextlib.suppress(OSError, struct.error), socket.socket(fileno=os.dup(streams.out_fd())) as sock:
+            with contextlib.suppress(OSError, struct.error), same_socket(streams.out_fd()) as sock:
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO)
                 (acked,), (losses,) = struct.unpack_from("Q", info, ACKED), struct.unpack_from("I", info, RETRANS)
                 busy, reader, own = struct.unpack_from("3Q", info, BUSY)
