@@ -75,7 +75,7 @@ with alone() as comm:
     refused("read-only", comm.allreduce, x)
     x.read_only = False
     refused("algorithm", comm.allreduce, x, algorithm="none")
-    host, words = np.ones(6, np.float32), "copy them to the host, or omit them"
+    host, words = np.ones(6, np.float32), "residuals must be where x and the result are"
     refused(words, comm.allreduce, x, codec="int8", residual=host)
     refused(words, comm.allreduce, host, codec="int8", residual=(None, x))
     comm.allreduce(x, out=GpuArray(6, np.float32))
