@@ -465,7 +465,9 @@ class World:
     def _fault(self, what: str, uid: int) -> None:
         self.had += (what,)
         few = "loads long" in self.had and (len(self.had) > 1 or len(self.all) < 3)  # it counts as a member
-        self.cost = sum(COST.get(each, 0) for each in self.had) + few * 2 * LIMIT
+        # Who wakes just as it is left out may be needed for more than half, if another one is gone: all meet once more.
+        woken = "stop" in self.had and bool({"kill", "leave"} & {*self.had})
+        self.cost = sum(COST.get(each, 0) for each in self.had) + (2 * few + woken) * LIMIT
         if uid < 0:
             who = Person(len(self.all), {"arrays": {}, "every": 5 if what == "wrong" else 4})
             who.healthy = what == "new"
