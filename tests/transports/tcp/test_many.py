@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from hocket.conformance.ends import End
 from hocket.system.tls import KEY, Tls
 from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.long.many import ManyStreams
+
+
+TAG = 5
 
 
 def tcp() -> tuple[socket.socket, socket.socket]:
@@ -189,3 +193,24 @@ def test_many_random_sizes_and_cuts_change_nothing(kind: str) -> None:
     for seed in range(60):
         with pairs(1 + seed % 5, kind) as make:
             carries(make(), seed, 1 << 30)
+
+
+def frame(tag: int, payload: bytes) -> bytes:
+    """A short one, as frame.h has it."""
+    mixed = (tag ^ 0x9E3779B97F4A7C15) * 0xFF51AFD7ED558CCD % 2**64
+    check = (mixed ^ mixed >> 32 ^ len(payload)) * 0xC4CEB9FE1A85EC53 % 2**64 >> 32
+    return struct.pack("<4sIQQ", b"hkt1", check, tag, len(payload)) + payload
+
+
+@pytest.mark.parametrize(("more", "how"), [(90, "done"), (91, "fault"), (200, "fault")])
+def test_a_piece_that_is_longer_than_the_rest_of_its_message_is_refused(more: int, how: str) -> None:
+    """A peer that lies: what is too much would be taken for the next message's."""
+    with pairs(1, "plain") as make:
+        both = make()
+        with socket.socket(fileno=os.dup(both.streams[0][0].out_fd())) as wire:
+            head = struct.pack("<QQ", TAG, 100)
+            wire.sendall(frame(2**64 - 1, b"+") + frame(0, head + b"y" * 10) + frame(1, b"z" * more))
+        room = np.zeros(300, np.uint8)
+        recv = Instr("recv", [0], dst=ends.pieces(1, 100, 1))
+        assert End(1, [both.side(1), None]).run(recv, tag=TAG, target=room[:100], timeout=5) == how
+        assert not room[100:].any()

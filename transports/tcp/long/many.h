@@ -246,9 +246,13 @@ static long hk_many_find(hk_many *m, const hk_call *call) {
             }
         }
         if (!(m->known & bit) || m->number[k] != m->next) continue;
+        m->piece = ((hk_receiver *)m->stream[k])->left;
+        if (m->open && m->piece > m->left) { /* it would go into the message behind */
+            m->base.error = EPROTO;
+            return HK_FAULT;
+        }
         m->known &= ~bit;
         m->at = k;
-        m->piece = ((hk_receiver *)m->stream[k])->left;
         return 1;
     }
     return hk_many_wait(m, have, 0);
