@@ -21,7 +21,6 @@ from hocket.system.tls import KEY, Tls
 from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.long.many import ManyStreams
 
-
 TAG = 5
 
 
