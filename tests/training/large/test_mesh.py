@@ -84,6 +84,7 @@ def what_stands_on_an_axis_has_its_codec(comm: Any) -> None:
         s.declare("x", x)
         s.ready("x", x.copy())
         assert s.step() == [] and (s.wait("x") == wanted).all() and s.report()[0].ranks in (comm.size, None)
+        s.close()
 
 
 def an_axis_has_a_transport_and_a_codec(comm: Any) -> None:

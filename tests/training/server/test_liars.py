@@ -93,7 +93,8 @@ def lies(comm: Communicator) -> None:
         shard = server.holder.replicas[0].shard
         for _ in range(3):
             comm.barrier()
-        assert memory() - before < 64 << 20 and not shard._early and not shard.waiting
+        assert (grew := memory() - before) < 64 << 20, f"{grew >> 20} MiB"
+        assert not shard._early and not shard.waiting, (shard._early, shard.waiting)
         assert server.wait(60)
         return
     with Client(comm, TABLES) as client:
