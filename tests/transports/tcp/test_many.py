@@ -194,6 +194,16 @@ def test_many_random_sizes_and_cuts_change_nothing(kind: str) -> None:
             carries(make(), seed, 1 << 30)
 
 
+def test_what_is_closed_holds_no_descriptor() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pairs(3, "plain") as make:
+        both = make()
+        carries(both, 5, 0)
+        held = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        assert sum(os.path.exists(each) and os.readlink(each) == "anon_inode:[eventpoll]" for each in held) >= 4
+    assert len(os.listdir("/proc/self/fd")) <= before and both.many[0].pieces[0] > 60
+
+
 def frame(tag: int, payload: bytes) -> bytes:
     """A short one, as frame.h has it."""
     mixed = (tag ^ 0x9E3779B97F4A7C15) * 0xFF51AFD7ED558CCD % 2**64

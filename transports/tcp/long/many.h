@@ -13,7 +13,9 @@
 #ifndef HK_MANY_H
 #define HK_MANY_H
 
+#include <pthread.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "transports/tcp/healing.h"
 
@@ -29,7 +31,9 @@ typedef struct hk_many {
     uint32_t use;          /* ... and that the sender gives pieces to */
     uint32_t ready;        /* what may get on: asked, or told by the epoll */
     uint32_t seen[HK_MANY]; /* the line that the epoll knows */
-    int epoll, many, open;
+    pthread_mutex_t lock; /* of the epoll, */
+    int epoll, closed;    /* ... which goes when the pair is closed, though a call may be under way */
+    int many, open;
     int cuts;              /* the sender cuts messages, whether there are several streams yet or not: they may come at any piece */
     uint64_t next;         /* the number of the next piece */
     /* the sender */
@@ -65,7 +69,8 @@ static inline long hk_many_failed(hk_many *m, int k, long rc) {
 static void hk_many_listen(hk_many *m, int sends) {
     struct epoll_event events[HK_MANY];
     const uint32_t have = hk_load32(&m->have);
-    if (m->epoll < 0) m->epoll = epoll_create1(EPOLL_CLOEXEC);
+    pthread_mutex_lock(&m->lock);
+    if (m->epoll < 0 && !m->closed) m->epoll = epoll_create1(EPOLL_CLOEXEC);
     for (int k = 0; k < HK_MANY; k++) {
         if (!(have >> k & 1)) continue;
         hk_line *const l = hk_many_line(m, k, sends);
@@ -81,6 +86,21 @@ static void hk_many_listen(hk_many *m, int sends) {
     const int n = m->epoll < 0 ? 0 : epoll_wait(m->epoll, events, HK_MANY, 0);
     for (int i = 0; i < n; i++) m->ready |= 1u << events[i].data.u32;
     if (m->epoll < 0) m->ready = have; /* there is no descriptor for it: all are asked each time */
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void hk_many_begin(hk_many *m) {
+    pthread_mutex_init(&m->lock, NULL);
+    m->base.fd = m->epoll = m->at = -1;
+}
+
+/* Nobody learns anything any more.  May come twice. */
+static void hk_many_close(hk_many *m) {
+    pthread_mutex_lock(&m->lock);
+    m->closed = 1;
+    if (m->epoll >= 0) close(m->epoll);
+    m->epoll = -1;
+    pthread_mutex_unlock(&m->lock);
 }
 
 /* Nothing gets on: wait for any of these streams.  HK_LOST where none will.  A broken one is looked at, as nothing tells of

@@ -9,18 +9,17 @@ from hocket.transports.channel cimport HK_CAPSULE, hk_channel, hk_channel_ops
 cdef extern from "system/atomics.h" nogil:
     void hk_store32(uint32_t*, uint32_t)
 
-cdef extern from "unistd.h" nogil:
-    int close(int)
-
 cdef extern from "transports/tcp/long/many.h" nogil:
     const int HK_MANY
     struct hk_many:
         hk_channel base
         hk_channel* stream[16]
         uint32_t have, use
-        int epoll, many, at, cuts
+        int cuts
         uint64_t next
     const hk_channel_ops hk_many_sender_ops, hk_many_receiver_ops
+    void hk_many_begin(hk_many*)
+    void hk_many_close(hk_many*)
 
 MOST = HK_MANY
 
@@ -39,8 +38,8 @@ cdef class ManyStreams:
     def __cinit__(self, first):
         self.streams = [first] + [None] * (HK_MANY - 1)
         self.sender.base.ops, self.receiver.base.ops = &hk_many_sender_ops, &hk_many_receiver_ops
-        self.sender.epoll = self.receiver.epoll = self.sender.at = self.receiver.at = -1
-        self.sender.base.fd = self.receiver.base.fd = -1
+        hk_many_begin(&self.sender)
+        hk_many_begin(&self.receiver)
         self.sender.use = 1
         self.sends(0)
         self.receives(0)
@@ -48,10 +47,8 @@ cdef class ManyStreams:
         self.recv = PyCapsule_New(&self.receiver.base, HK_CAPSULE, NULL)
 
     def __dealloc__(self):
-        if self.sender.epoll >= 0:
-            close(self.sender.epoll)
-        if self.receiver.epoll >= 0:
-            close(self.receiver.epoll)
+        hk_many_close(&self.sender)
+        hk_many_close(&self.receiver)
 
     def cut(self):
         """Cut messages from now on.  Before the first one is sent."""
@@ -93,3 +90,5 @@ cdef class ManyStreams:
         for each in self.streams:
             if each is not None:
                 each.close()
+        hk_many_close(&self.sender)
+        hk_many_close(&self.receiver)
