@@ -231,7 +231,7 @@ def _no_secret(me: Claim, where: str, auth: str) -> bytes:
 
 
 def parse_address(text: str, least: int = 1) -> Meeting:
-    """unix:/path, tcp:host:port or tcp:host:first-last; an IPv6 host stands in [ ].  `least`: of the ports."""
+    """unix:/path, tcp:host:port or tcp:host:first-last; an IPv6 host stands in [ ].  `least`: the lowest port."""
     kind, _, rest = text.partition(":")
     if kind == "unix" and rest.startswith("/"):
         return ("unix", rest)

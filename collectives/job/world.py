@@ -268,9 +268,7 @@ class World:
                 return
             self.closed = True
         self.say_goodbye()
-        shared.closed(shared.window_of(self.transports.values()))
-        for transport in list(self.transports.values()):  # one may be added now (opener.py)
-            transport.close()
+        self._close_transports()
         if self.mpi is not None:
             self.mpi.close(clean=not self.gone.lost)
         if self.elastic is not None:
@@ -287,11 +285,15 @@ class World:
         with self.lock:
             self.closed = True
         self.session.abandon()
-        shared.closed(shared.window_of(self.transports.values()))
-        for transport in list(self.transports.values()):
-            transport.close()
+        self._close_transports()
         with _opening:
             _open.discard(self)
+
+    def _close_transports(self) -> None:
+        transports = list(self.transports.values())  # one may be added now (opener.py)
+        shared.closed(shared.window_of(transports))
+        for transport in transports:
+            transport.close()
 
 
 def noted(message: Verdict | Lost | Left) -> tuple[Kind, str, int]:
