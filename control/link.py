@@ -34,6 +34,8 @@ Message = dict[str, Any]
 
 TCP_RTO_MAX_MS = 44  # of Linux 6.15: what is sent again is sent each second, also after a long silence
 MOST_PROBES = 127  # that the system sends
+QUIET, ANSWERS = 1.5, 1.0
+"""Seconds without a sign of the other system, which is asked each second, that are no chance; in which it answers."""
 
 
 def alive(after: float) -> list[tuple[int, int, int]]:
@@ -148,6 +150,7 @@ class Link:
         self.broken = False
         self._broke = 0
         """The error that sending met: the system tells it once."""
+        self._doubts = False
         self._ours, self._theirs = seals(sock)
         self.key: bytes = getattr(sock, "key", None) or b""
         """The connection's own; none where a Unix socket or TLS tells who is at the other end."""
@@ -217,6 +220,16 @@ class Link:
         proof = self._ours.next(packed.digest) if self._ours else b""
         self._out += LENGTH.pack(len(packed.body)) + proof + packed.body
         self._writable()
+        if not self._doubts and (silent := _silent(self._sock)) > QUIET:
+            self._doubts = True
+            self._reactor.later(max(ANSWERS, self._reactor.lost_after - silent), self._judge)
+
+    def _judge(self) -> None:
+        """Has its host been silent for the limit?  The system does not say: bytes that are sent in a silence begin its
+        count anew."""
+        self._doubts = False
+        if self._open and not self.broken and (silent := _silent(self._sock)) >= self._reactor.lost_after - 0.5:
+            self._breaks(GONE[errno.ETIMEDOUT], silent)
 
     def _writable(self) -> None:
         try:

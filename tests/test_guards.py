@@ -41,13 +41,15 @@ GUARDS: dict[str, dict[str, str]] = {
         "enter": "addresses that the user gave",
         "notice": "addresses that the user gave",
     },
+    "control/elastic/members.py": {
+        "Members._watch": "`makes_sense`; a wrong pid or start is the loss of the seat that says it",
+        "Members._reach": PLACE,
+        "Members._ended": "this host's kernel has said it",
+        "Members._forget": "remove_dead: a socket in this user's own folder, which nobody serves",
+    },
     "control/elastic/mesh.py": {
-        "Mesh._watch": "`makes_sense`; a wrong pid or start is the loss of the seat that says it",
-        "Mesh._reach": PLACE,
-        "Mesh._ended": "this host's kernel has said it",
         "Mesh._enters": "`has_room`: 256 seats of 16 kB that make sense",
         "Mesh._gives_up": "of the seat that came on this link",
-        "Mesh._forget": "remove_dead: a socket in this user's own folder, which nobody serves",
     },
     "control/elastic/processes.py": {
         "started": "a number below 2^31, in /proc",

@@ -9,45 +9,30 @@ Cost: a connection for each pair of members, and one descriptor more for each ot
 
 from __future__ import annotations
 
-import hmac
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-from hocket.control.addresses import remove_dead
 from hocket.control.elastic.door import Door, Iam, Take
 from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
-from hocket.control.elastic.processes import Process, kernel, started, watch
-from hocket.control.elastic.proving import Identity
-from hocket.control.elastic.reaching import PEER, Gone, Own, reach_any
+from hocket.control.elastic.members import AGAIN, Members
+from hocket.control.elastic.processes import kernel, started
+from hocket.control.elastic.reaching import Own
 from hocket.control.handshake import Hello
-from hocket.control.link import GONE, LIMIT, Link, Once, encode
+from hocket.control.link import Link, Once, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, To
 from hocket.control.protocol.membership import PURPOSE as MEETING
 from hocket.control.protocol.messages import by_name, pack, unpack
-from hocket.control.protocol.seats import Seat, uid_of
+from hocket.control.protocol.seats import Seat
 from hocket.control.protocol.words import Call, Here, Made
 from hocket.control.reactor import Reactor
-from hocket.errors import TransportError
 
 log = logging.getLogger("hocket.control")
-DIAL = 1.0
-"""Seconds for one attempt to reach a member."""
-AGAIN = (0.02, 0.5)
-"""Seconds between two attempts, at first and at most."""
-PROOF = 2.0, 0.3
-"""Seconds in which a kernel may prove that a process is dead whose connection has ended: this host's, another's.
-
-This host's proves it at once, but where all cores are busy not within half a second."""
-OTHER_WAY = 0.3, 0.6
-"""Seconds after which the lower rank dials, at random: two that dial each other at once close both connections."""
 COMES = 3.0
 """Seconds, at least, in which a member of a new generation reaches the others."""
 HURRY = 1.0
@@ -68,14 +53,11 @@ OWN = by_name(Renews)
 """Messages that are not for the agreement."""
 
 
-class Mesh:
+class Mesh(Members):
     """This process's connections with the job's other members, and what they agree on."""
 
     def __init__(self, reactor: Reactor, own: Own, info: Any = None) -> None:
-        self.reactor, self.own, self.closed = reactor, own, False
-        self._identity = Identity()
-        self.uid = uid_of(self._identity.public)
-        self.generations: Generations | None = None
+        super().__init__(reactor, own)
         self.notice: Any = None
         """The notice for those who may come."""
         self.met = 0
@@ -84,18 +66,9 @@ class Mesh:
         """Called, on the reactor's thread, when somebody is gone or comes."""
         self._changed = threading.Condition()
         self._seen: tuple[int, int, tuple[str, ...]] = (-1, 0, ())
-        self._links: dict[str, Link] = {}
         self._guests: dict[str, Link] = {}
-        self._dialling: set[str] = set()
-        self._watched: dict[str, Process | None] = {}
-        self._paths: dict[str, list[str]] = {}
-        """The sockets of processes of this host: one that is killed cannot remove its own."""
         self._mine = Renews(-1, {})
         self._renewing: dict[str, Renews] = {}
-        self._cut: dict[str, Link] = {}
-        """The connection that has ended, of members with which there is none."""
-        self._vain: dict[str, int] = {}
-        """Connections with a process that ended one after the other before it said anything."""
         self._door = Door(reactor, own, self._arrives)
         pid = os.getpid()
         self.seat = Seat(self.uid, self._door.addresses, kernel(), pid, started(pid), info, self._identity.public)
@@ -107,12 +80,6 @@ class Mesh:
         self.met = met
         self.generations = Generations(self.uid, generation)
         self.reactor.soon(self._begun)
-
-    @property
-    def now(self) -> Generation:
-        """The latest generation that this process knows of."""
-        assert self.generations is not None
-        return self.generations.now
 
     def agree(self, call: Callable[[Generation], Call] | None, deadline: float) -> Generation | None:
         """The next generation: that was made meanwhile, or on which all members agree now.
@@ -256,19 +223,6 @@ class Mesh:
 
     # --- members
 
-    def _comes(self, who: Iam, link: Link) -> None:
-        """Somebody says that it is this member."""
-        assert self.generations is not None
-        seat = self.generations.seat(who.uid)
-        if seat is None or not self._proves(who, seat.public, link):
-            link.close()  # one that is not known yet comes again
-            return
-        self._linked(who.uid, link)
-
-    def _proves(self, who: Iam, public: str, link: Link) -> bool:
-        wanted = self._identity.proof(public, who.uid, self.uid, link.key) if public else ""
-        return bool(wanted) and who.proof.isascii() and hmac.compare_digest(who.proof, wanted)
-
     def _begun(self) -> None:
         for seat in self.now.seats:
             if seat.uid not in self._watched and seat.uid != self.uid:
@@ -278,72 +232,6 @@ class Mesh:
         number = self.now.number
         self.reactor.later(max(COMES, self.reactor.lost_after), lambda: self._who_came(number))
         self._look()
-
-    def _watch(self, seat: Seat) -> Process | None:
-        self._paths[seat.uid] = [str(each[1]) for each in seat.addresses if each[0] == "unix"]
-        return watch(self.reactor, seat.pid, seat.started, lambda: self._ended(seat.uid))
-
-    def _who_came(self, number: int) -> None:
-        """Members that have not come are as good as those whose connection has ended."""
-        assert self.generations is not None
-        for seat in self.generations.others():
-            if seat.uid not in self._links and number == self.now.number:
-                self._do(self.generations.unlinked(seat.uid))
-
-    def _dial(self, seat: Seat) -> None:
-        if seat.uid not in self._links and seat.uid not in self._dialling and not self.closed:
-            self._dialling.add(seat.uid)
-            self.reactor.aside("dial", partial(self._reach, seat))
-
-    def _reach(self, seat: Seat) -> None:
-        """On a thread of its own: until that member is reached, or is none any more."""
-        pause = AGAIN[0]
-        while not self._given_up(seat.uid):
-            try:
-                link = Link(self.reactor, reach_any(self.own, seat.addresses, PEER, DIAL))
-            except Gone:
-                self.reactor.soon(lambda: self._not_reached(seat.uid))
-            except TransportError:
-                pass  # `_lost` says how long its host may be silent
-            else:
-                proof = self._identity.proof(seat.public, self.uid, seat.uid, link.key) if seat.public else ""
-                self.reactor.soon(partial(self._reached, seat.uid, link, proof))
-                return
-            time.sleep(pause)
-            pause = min(2 * pause, AGAIN[1])
-        self.reactor.soon(lambda: self._dialling.discard(seat.uid))
-
-    def _given_up(self, uid: str) -> bool:
-        generations = self.generations
-        stays = generations is not None and uid not in generations.gone and uid in generations.now.ranks
-        return not stays or self.closed or self.reactor.dead
-
-    def _not_reached(self, uid: str) -> None:
-        if uid not in self._links and self.generations is not None and not self.closed:
-            self._do(self.generations.unlinked(uid))
-            self._missed(uid)
-
-    def _reached(self, uid: str, link: Link, proof: str) -> None:
-        """That member speaks as soon as it knows who this is, so it is listened to before it is told."""
-        link.send(pack(Iam(self.uid, proof)))
-        self._linked(uid, link)
-        link.start()
-
-    def _linked(self, uid: str, link: Link) -> None:
-        self._dialling.discard(uid)
-        if self.closed or self.generations is None or uid in self.generations.gone:
-            link.close()
-            return
-        if uid in self._links:
-            self._links[uid].close()
-        self._cut.pop(uid, None)
-        self._links[uid] = link
-        link.most = LIMIT
-        link.on_message = lambda packed: self._hears(uid, packed)
-        link.on_end = lambda how: self._lost(uid, link, how in GONE.values())
-        if self._mine.generation == self.now.number:
-            link.send(pack(self._mine))
-        self._do(self.generations.linked(uid))
 
     def _hears(self, uid: str, packed: dict[str, Any]) -> None:
         assert self.generations is not None
@@ -356,39 +244,14 @@ class Mesh:
         except Malformed as why:
             log.warning("hocket: a member sent a message that is not understood: %s", why)
 
+    def _greet(self, link: Link) -> None:
+        if self._mine.generation == self.now.number:
+            link.send(pack(self._mine))
+
     def _is_told(self, uid: str, word: Renews) -> None:
         self._renewing[uid] = word
         with self._changed:
             self._changed.notify_all()
-
-    def _lost(self, uid: str, link: Link, silent: bool) -> None:
-        """Its connection has ended; if it is dead, a kernel will soon say so: its own one, or by refusing to connect.
-
-        Else it is unreachable once its host has been silent for the limit, as it was if the system ended this one.
-        """
-        if self._links.get(uid) is not link:
-            return
-        del self._links[uid]
-        self._cut[uid] = link
-        if self.generations is None or self.closed:
-            return
-        self._do(self.generations.cut(uid))
-        proof = PROOF[self._watched.get(uid) is None]
-        limit = proof if silent else max(proof, self.reactor.lost_after)
-        self.reactor.later(limit, lambda: self._not_reached(uid) if self._cut.get(uid) is link else None)
-        seat = next((each for each in self.generations.others() if each.uid == uid), None)
-        if seat is not None and self.now.rank is not None:
-            # The lower rank dials too if the higher one does not: the others may have gone on without this process.
-            higher = self.now.ranks[uid] < self.now.rank
-            vain = self._vain[uid] = self._vain.get(uid, 0) + 1
-            soon = min(AGAIN[0] * 2 ** min(vain, 9), AGAIN[1]) if vain > 1 else 0.0
-            self.reactor.later(soon if higher else random.uniform(*OTHER_WAY), lambda: self._dial(seat))
-
-    def _ended(self, uid: str) -> None:
-        """The kernel of this host says so."""
-        if self.generations is None:
-            return
-        self._do(self.generations.proven(uid))
 
     # --- newcomers
 
@@ -517,18 +380,8 @@ class Mesh:
             self.reactor.guard(each)
 
     def _forget(self, uid: str) -> None:
-        """It is gone for good, and what is kept for it."""
-        process = self._watched.pop(uid)
         self._renewing.pop(uid, None)
-        self._cut.pop(uid, None)
-        if process is not None:
-            self.reactor.remove(process, close=True)
-        self._missed(uid)
-        if uid in self._links:
-            self._links.pop(uid).close()
-        folder = next((os.path.dirname(str(each[1])) for each in self.seat.addresses if each[0] == "unix"), "")
-        for path in self._paths.pop(uid, ()):
-            remove_dead(path, folder)
+        super()._forget(uid)
 
     def _leave(self) -> None:
         for link in self._links.values():

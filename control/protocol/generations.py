@@ -220,6 +220,11 @@ class Generations:
         self._with.discard(uid)
         return self.proven(uid, tell=False) if uid in self._said_dead else []
 
+    def spare(self, uid: str) -> list[To | Claim]:
+        """It was away, and may be back in a moment."""
+        self.away.discard(uid)
+        return self._about(uid, of.Back)
+
     def unlinked(self, uid: str) -> list[To | Claim]:
         self.away.add(uid)
         return [*self.cut(uid), *self._about(uid, of.Away)]

@@ -122,14 +122,71 @@ def test_an_outage_that_is_shorter_than_the_limit_leaves_nobody_out(tmp_path: pa
 
 
 @pytest.mark.more
-def test_neither_half_goes_on_and_more_than_half_do_when_the_cable_is_whole(tmp_path: pathlib.Path) -> None:
-    """All four, or three that reach each other a moment before they reach the fourth."""
+def test_neither_half_goes_on_and_all_do_when_the_cable_is_whole(tmp_path: pathlib.Path) -> None:
+    """Though each reaches one of the other host a moment before it reaches both."""
     said = on_two_hosts([0, 0, 1, 1], tmp_path, 9.0)
     assert [each[0][0] for each in said] == ["TimeoutError"] * 4
-    went = [rank for rank in range(4) if said[rank][1][0] == "went on"]
-    assert len(went) >= 3 and all(said[rank][1] == said[went[0]][1] for rank in went), said
-    assert len(said[went[0]][1][2]) == said[went[0]][1][3] == len(went)
-    assert all(said[rank][1][0] == "PeerLostError" for rank in range(4) if rank not in went)
+    assert [each[1] for each in said] == [["went on", 1, [f"second {rank}" for rank in range(4)], 4.0]] * 4
+
+
+SILENCE = """
+import os, socket, time
+from hocket.control.link import Link
+from hocket.control.reactor import Reactor
+here, me = {directory!r}, int(os.environ["RANK"])
+reactor, ended, words = Reactor(), [], []
+reactor.lost_after = 3.0
+if me:
+    while True:
+        try:
+            sock = socket.create_connection(({host!r}, 29542), 1)
+            break
+        except OSError:
+            time.sleep(0.02)
+else:
+    listener = socket.create_server(({host!r}, 29542))
+    sock = listener.accept()[0]
+link = Link(reactor, sock)
+link.on_message, link.on_end = words.append, lambda how: ended.append((time.monotonic(), how))
+reactor.soon(link.start)
+link.send({{"hello": me}})
+while not words:
+    time.sleep(0.01)
+open(f"{{here}}/ready {{me}}", "w").close()
+while not os.path.exists(f"{{here}}/cut"):
+    time.sleep(0.01)
+cut = time.monotonic()
+if not me:
+    time.sleep(2.2)
+    assert not ended, ended
+    link.send({{"are you": "there"}})
+while not ended and time.monotonic() < cut + 10:
+    time.sleep(0.01)
+print(ended[0][0] - cut if ended else 10, ended[0][1] if ended else "")
+reactor.close()
+"""
+
+
+def test_a_word_into_a_silence_does_not_make_it_longer(tmp_path: pathlib.Path) -> None:
+    """The system counts from what is sent last: a host was silent for up to twice the limit so."""
+    directory = str(tmp_path / "notes")
+    os.mkdir(directory, 0o700)
+    with namespaces.hosts() as names:
+        places = [str(tmp_path / name) for name in (*names, "tmp")]
+        for place in places:
+            os.mkdir(place, 0o700)
+        source, env = SILENCE.format(directory=directory, host=V4[0]), {"TMPDIR": places[-1]}
+        with Job(2, source, env=env, hosts=[*zip(names, places, strict=False)]) as job:
+            job.directory, own = directory, job.directory
+            for rank in range(2):
+                wait_for(job, f"ready {rank}", 40)
+            ip("-n", names[1], "link", "set", CABLE, "down")
+            mark(job, "cut")
+            ends = job.wait(30)
+            job.directory = own
+    for end in ends:
+        seconds, how = end.out.split(maxsplit=1)
+        assert 2.0 < float(seconds) < 4.2 and ("not answer" in how or "network" in how), ends
 
 
 @pytest.mark.more
