@@ -37,8 +37,7 @@ enum {
     HK_WRITTEN = 4, /* the sender writes it into the receiver's */
     HK_BOTH = 5,    /* each of the two does one half */
     HK_SLOTS = 6,   /* it is copied, by both */
-    HK_TRAFFIC = 7,
-    HK_TIMED = 8    /* beside one of these: the sender is not done before the receiver is, as its time is taken */
+    HK_TRAFFIC = 7
 };
 
 typedef struct hk_channel hk_channel;
@@ -47,7 +46,8 @@ typedef struct hk_channel hk_channel;
 typedef struct hk_call {
     uint64_t tag; /* of all that it sends.  Of no use to a receiver: what stands at its head may be another call's */
     void *stream; /* for channels of GPU memory: the CUstream in whose order they use it; or NULL */
-    int traffic;  /* a hint to senders: HK_ONE_WAY ..., perhaps with HK_TIMED */
+    int traffic;  /* a hint to senders: HK_ONE_WAY ... */
+    uint32_t took; /* ns of the plan's call before, if that was timed: a sender may tell it; or 0 */
 } hk_call;
 
 /* What stands at the head of an incoming channel. */
@@ -56,6 +56,7 @@ typedef struct hk_view {
     uint64_t length;  /* ... and that of the whole message */
     const char *data; /* the next bytes of it that can be read in place, at any alignment; they stay until the next */
     size_t avail;     /* call on this channel, whatever is called on others meanwhile ... and how many they are */
+    uint32_t took;    /* what its sender has told so; left as it is where none tells */
 } hk_view;
 
 typedef struct hk_channel_ops {

@@ -18,18 +18,19 @@ cdef extern from "transports/channel.h" nogil:
         HK_WRITTEN
         HK_BOTH
         HK_SLOTS
-        HK_TIMED
 
     struct hk_view:
         uint64_t tag
         uint64_t length
         const char* data
         size_t avail
+        uint32_t took
 
     struct hk_call:
         uint64_t tag
         void* stream
         int traffic
+        uint32_t took
 
     struct hk_channel:
         const hk_channel_ops* ops

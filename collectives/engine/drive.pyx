@@ -17,13 +17,13 @@ from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, c
 from hocket.collectives.engine.matching cimport matched_recv, probe
 from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
 from hocket.collectives.plans.plan cimport (APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan,
-                                            hk_weigh_learn, hk_weigh_next)
+                                            hk_weigh_done, hk_weigh_next)
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core, Run,
                                             State, hk_load32, hk_now, hk_wait, hk_wait_reset,
                                             hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped, way_in)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_READY,
                                                     HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_clock_now, hk_put)
-from hocket.transports.channel cimport HK_LOST, HK_TIMED, hk_channel, hk_view
+from hocket.transports.channel cimport HK_LOST, hk_channel, hk_view
 
 
 cdef extern from "system/run_delay.h" nogil:
@@ -165,20 +165,20 @@ cdef inline int begin(Core* e, Run* r) noexcept nogil:
 
 cdef void weigh(Run* r) noexcept nogil:
     """Which way do its messages go?  Time counts from when the first one has come: before, this rank waits for another.
-    To whom nothing comes counts from the begin, until all have what it sent."""
+    To whom nothing comes counts from the begin."""
     cdef int timed = 0
     r.way = hk_weigh_next(r.weigh, &timed)
     r.call.traffic = r.weigh.way[r.way]
+    r.call.took, r.counts = r.weigh.took, timed
     r.came_first = hk_now() if timed and r.weigh.alone else 0
-    if timed:
-        r.call.traffic |= HK_TIMED
-    else:
+    if not timed and r.call.took == 0:
         r.weigh = NULL
 
 
 cdef inline int done(Core* e, Run* r) noexcept nogil:
-    if r.weigh != NULL and r.came_first:
-        hk_weigh_learn(r.weigh, r.way, hk_now() - r.came_first)
+    if r.weigh != NULL:
+        hk_weigh_done(r.weigh, r.call.took != 0, r.way,
+                      hk_now() - r.came_first if r.counts and r.came_first else 0)
     return device_failed(e, r) if r.device != NULL and r.device.end(r.device, r) < 0 else DONE
 
 

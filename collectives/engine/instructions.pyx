@@ -4,7 +4,7 @@ from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint64_t, uintptr_t
 
-from hocket.collectives.plans.plan cimport OUT, Instr
+from hocket.collectives.plans.plan cimport OUT, Instr, hk_weigh_hears
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
                                      hk_now, piece_length, residual, step_on, way_in, way_out)
 from hocket.collectives.recording.recorder cimport hk_clock_now
@@ -76,6 +76,14 @@ cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view
     return MOVED
 
 
+cdef inline void came(Run* r, hk_view* v) noexcept nogil:
+    """The first of a message has come, of a call that counts in a try, or the one behind it."""
+    if r.call.took:
+        hk_weigh_hears(r.weigh, v.took)
+    if r.came_first == 0:
+        r.came_first = hk_now()
+
+
 cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
     cdef int rc, moved = BLOCKED
     cdef hk_channel* ch = way_in(e, r, peer)
@@ -83,13 +91,14 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
     cdef size_t left
     cdef long n
     if not s.opened:
+        v.took = 0
         rc = open_message(r, peer, ch, s, &v, 0)
         if rc != MOVED:
             return rc
         s.opened = True
         moved = MOVED
-        if r.weigh != NULL and r.came_first == 0:
-            r.came_first = hk_now()
+        if r.weigh != NULL:
+            came(r, &v)
     while s.done < s.total:
         left = piece_length(x, &x.dst[s.piece], s.segment) - s.at
         n = hk_receive(ch, &r.call, piece_at(r, x, &x.dst[s.piece], s), left, s.total - s.done)
@@ -130,9 +139,12 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
                 ways[k] = piece_at(r, x, &x.src[s.piece], s) if left else NULL
                 k += 1
             ch = way_in(e, r, x.peers[i])
+            v.took = 0
             rc = open_message(r, x.peers[i], ch, s, &v, x.itemsize)
             if rc != MOVED:
                 return moved if rc == BLOCKED else rc
+            if r.weigh != NULL:
+                came(r, &v)
             ways[k] = v.data
             k += 1
             n = min(n, v.avail)

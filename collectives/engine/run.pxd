@@ -149,7 +149,8 @@ cdef struct Run:            # one execution of a plan
     uint64_t deadline       # ns, 0: not set in this wait
     Count* count            # of its kind of call
     uint64_t weight         # low half: for how many calls its time stands; above it TIMED and NOTED; 0: neither
-    hk_weigh* weigh         # of a call that counts in a try; or NULL
+    hk_weigh* weigh         # of a call that counts in a try, or is the next one; or NULL
+    bint counts             # ... is it the former?
     uint32_t way            # ... the one of its ways that it goes
     uint64_t came_first     # ns: its first message, 0: none yet
     uint64_t began          # ns
@@ -320,7 +321,7 @@ cdef inline int run_init(Run* r, Plan plan) except -1:
     """Make `r` a fresh run of `plan`; its arrays grow and are kept."""
     r.steps, r.instrs = plan.steps, plan.instrs
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
-    r.call.traffic = plan.traffic
+    r.call.traffic, r.call.took = plan.traffic, 0
     r.t, r.limit, r.deadline, r.matched, r.source, r.user = 0, 0, 0, 0, -1, NULL
     r.packs = &plan.packing if plan.packs else NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL

@@ -13,8 +13,10 @@ cdef extern from "collectives/plans/weigh.h" nogil:
         int* way
         uint32_t best
         uint32_t alone
+        uint32_t took
     uint32_t hk_weigh_next(hk_weigh*, int* timed)
-    void hk_weigh_learn(hk_weigh*, uint32_t way, uint64_t ns)
+    void hk_weigh_hears(hk_weigh*, uint32_t took)
+    void hk_weigh_done(hk_weigh*, int told, uint32_t way, uint64_t ns)
 
 cdef enum:
     SEND = 0       # one message to one peer, or the same message to several (multicast)

@@ -4,8 +4,9 @@
  * time of whole calls tells: the work of copying alone does not, as each way disturbs what the caches hold for the rest.
  * So now and then all calls of a plan go each way for a few times.  Slots must go round their circle first, since lines
  * that were not used for a while are far away.  All ranks make the same calls of a plan, and the count of calls alone
- * says when they try.  So no time is a mixture of ways.  Each rank then decides by its own clock; where two ways take
- * about the same, ranks may differ, and their messages go different ways. */
+ * says when they try.  So no time is a mixture of ways.  A call takes as long as it takes the slowest of its ranks: who
+ * came last sees its end alone.  So each rank's messages of the next call say how long this one took there, and where all
+ * hear from all, they decide alike. */
 #ifndef HK_WEIGH_H
 #define HK_WEIGH_H
 
@@ -17,7 +18,7 @@ enum {
     HK_WEIGH_TIMED = 4,  /* calls that count, but for the slowest of them: it may have been interrupted */
     HK_WEIGH_SOON = 2,   /* the first try ends after so many lengths of one ... */
     HK_WEIGH_APART = 64, /* ... and each next one after twice as many, up to these: 1 % of calls go the other ways */
-    HK_WEIGH_GAIN = 9    /* in tenths: what another way must take at most */
+    HK_WEIGH_GAIN = 19   /* in twentieths: what another way must take at most */
 };
 
 /* The calls of a try that went one way. */
@@ -35,6 +36,7 @@ typedef struct hk_weigh {
     uint32_t alone; /* does nothing come to this rank?  Then time counts from the call's begin */
     uint32_t turn;  /* calls since the last try ended */
     uint32_t apart; /* lengths of a try until the next one has ended; 0: no call yet */
+    uint32_t went, took, longest; /* the latest call that counts: its way; ns here, or 0: told already; and of other ranks */
     hk_weigh_times times[HK_WEIGH_WAYS];
 } hk_weigh;
 
@@ -52,22 +54,23 @@ static inline void hk_weigh_decide(hk_weigh *w) {
     for (uint32_t i = 0; i < w->count; i++)
         if (w->times[i].count != HK_WEIGH_TIMED) return;
     for (uint32_t i = 0; i < w->count; i++) {
-        const uint64_t takes = 10 * (w->times[i].ns - w->times[i].slowest);
+        const uint64_t takes = 20 * (w->times[i].ns - w->times[i].slowest);
         if (i != w->best && takes < least) w->best = i, least = takes;
     }
 }
 
-/* By which of the ways do the messages of the next call go?  `timed`: does this call count in a try? */
+/* By which of the ways do the messages of the next call go?  `timed`: does this call count in a try?  Behind a try is one
+ * call that does not: its messages tell of the last one. */
 static inline uint32_t hk_weigh_next(hk_weigh *w, int *timed) {
     const uint32_t slots = hk_weigh_slots(w), length = hk_weigh_length(w);
     if (w->apart == 0) w->apart = HK_WEIGH_SOON;
-    if (w->turn == w->apart * length) {
+    if (w->turn == w->apart * length + 1) {
         hk_weigh_decide(w);
         w->turn = 0;
     }
     const uint32_t turn = w->turn++, begin = (w->apart - 1) * length, at = turn - begin;
     *timed = 0;
-    if (turn < begin) return w->best;
+    if (turn < begin || at == length) return w->best;
     if (at == 0)
         for (uint32_t i = 0; i < w->count; i++) w->times[i] = (hk_weigh_times){0, 0, 0};
     if (at < slots) {
@@ -79,12 +82,23 @@ static inline uint32_t hk_weigh_next(hk_weigh *w, int *timed) {
     return 1 + behind / each;
 }
 
-/* One that counts has taken so long. */
-static inline void hk_weigh_learn(hk_weigh *w, uint32_t way, uint64_t ns) {
-    hk_weigh_times *t = &w->times[way];
-    t->count++;
-    t->ns += ns;
-    if (ns > t->slowest) t->slowest = ns;
+/* Another rank says how long the call before this one took there. */
+static inline void hk_weigh_hears(hk_weigh *w, uint32_t took) {
+    if (took > w->longest) w->longest = took;
+}
+
+/* A call has ended.  `told`: its messages said what `took` says; `ns`: of one that counts, its own time; else 0. */
+static inline void hk_weigh_done(hk_weigh *w, int told, uint32_t way, uint64_t ns) {
+    if (told) {
+        hk_weigh_times *t = &w->times[w->went];
+        const uint64_t longest = w->longest > w->took ? w->longest : w->took;
+        t->count++;
+        t->ns += longest;
+        if (longest > t->slowest) t->slowest = longest;
+    }
+    w->went = way;
+    w->took = ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX;
+    w->longest = 0;
 }
 
 #endif

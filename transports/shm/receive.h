@@ -35,6 +35,7 @@ static inline int hk_ring_open(hk_consumer *c) {
     c->taken = c->fetched = c->staged = 0;
     c->remote = 0;
     c->packet = len;
+    c->took = 0;
     if (flags == 0) {
         if (len > HK_INLINE) return hk_ring_fault(c);
         c->length = len;
@@ -43,6 +44,7 @@ static inline int hk_ring_open(hk_consumer *c) {
     }
     const uint64_t where = hk_relaxed64(&line->u.ref.where);
     c->length = hk_relaxed64(&line->u.ref.length);
+    c->took = hk_relaxed32(&line->u.ref.took);
     /* An empty packet would be progress for ever, without a byte. */
     if (len == 0 || len > c->length) return hk_ring_fault(c);
     if (flags == HK_REF) {
@@ -101,6 +103,7 @@ static int hk_ring_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t 
     v->length = c->length;
     v->data = c->data + (c->taken - c->staged);
     v->avail = (c->remote ? c->fetched : c->packet) - c->taken;
+    v->took = c->took;
     return 1;
 }
 

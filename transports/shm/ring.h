@@ -75,6 +75,7 @@ typedef struct hk_line {
         struct {
             uint64_t where;  /* offset in the producer's window, or HK_FAR: address */
             uint64_t length; /* of the whole message */
+            uint32_t took;   /* hk_call's */
         } ref;
     } u;
 } __attribute__((aligned(64))) hk_line;
@@ -151,6 +152,7 @@ struct hk_producer {
     size_t window_bytes;
     int far;    /* the consumer may read this process's memory ... */
     uint64_t far_moved, far_reduced; /* ... and does so of messages of so many bytes that are moved, reduced; or HK_NEVER */
+    uint32_t took; /* the call's that is under way */
     int self;   /* the pid of this process ... */
     int reader; /* ... and of the consumer, whose memory may be written; or HK_NO_MEMORY */
     hk_consumer *back; /* the channel from that rank, which knows its window */
@@ -183,6 +185,7 @@ struct hk_consumer {
     uint32_t next;   /* packets finished */
     uint32_t taken;  /* bytes of the open packet already consumed */
     uint32_t packet; /* its length */
+    uint32_t took;   /* what it tells: hk_call's */
     const char *data; /* its payload; NULL: none open */
     uint64_t tag, length;
     uint64_t remote;  /* where the payload of a far packet lies in the producer's memory, 0: not far */

@@ -33,6 +33,7 @@ static inline void hk_publish_at(hk_producer *p, uint64_t tag, uint64_t length, 
     hk_line *line = &p->ring->line[p->next % HK_LINES];
     line->u.ref.where = where;
     line->u.ref.length = length;
+    line->u.ref.took = p->took;
     hk_publish(p, line, tag, len | HK_REF);
 }
 
@@ -149,6 +150,7 @@ static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, u
     hk_producer *p = (hk_producer *)ch;
     const uint64_t tag = call->tag;
     (void)done;
+    p->took = call->took;
     if (!hk_has_line(p)) return HK_AGAIN;
     if (length <= HK_INLINE && len == length) {
         hk_publish_inline(p, tag, src, len);
@@ -166,7 +168,6 @@ static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, u
     if (slot == NULL) return HK_AGAIN;
     hk_fill_slot(&p->fill, slot, src, len, p->cut > p->slots_bytes);
     hk_publish_ref(p, tag, length, slot, (uint32_t)len);
-    if (call->traffic & HK_TIMED) p->ref_until = p->next;
     return (long)len;
 }
 
@@ -231,6 +232,7 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call
     int by_name = 1;
     (void)done;
     for (int i = 0; i < n; i++) {
+        ((hk_producer *)chs[i])->took = call->took;
         if (!hk_has_line((hk_producer *)chs[i])) return HK_AGAIN;
         by_name &= hk_by_name((hk_producer *)chs[i], call->traffic, src, length, len);
     }
@@ -265,7 +267,6 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call
         hk_publish_ref(p, tag, length, slot, (uint32_t)len);
         m->reader[s][i] = p;
         m->until[s][i] = p->next;
-        if (call->traffic & HK_TIMED) p->ref_until = p->next;
     }
     m->readers[s] = n;
     small ? m->next_small++ : m->next++;
