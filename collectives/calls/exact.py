@@ -20,8 +20,8 @@ from hocket.errors import ArgumentError
 from hocket.kernels.codecs import EXACT, EXTREMES, SUMS, Codec
 from hocket.kernels.dtypes import DType, by_name
 
-BLOCK, HEAD = 128, 12
-"""Accumulators of a block, and the bytes of its head."""
+BLOCK, HEAD, TERMS = 128, 12, 64
+"""Accumulators of a block, the bytes of its head, and those of the terms that an accumulator has room for, at least."""
 WORDS = {"float16": (2, -24), "bfloat16": (5, -149), "float32": (5, -149), "float64": (34, -1074)}
 """64-bit words of a number that holds the sum of more terms than there are, and the exponent of the last bit."""
 PRODUCTS = {"float16": (10, -298), "bfloat16": (10, -298), "float32": (10, -298), "float64": (67, -2148)}
@@ -87,8 +87,8 @@ def _accumulators(dtype: DType, exact: Exact, products: bool) -> Codec:
     real = by_name(PARTS.get(dtype.name, dtype.name))
     words, base = (PRODUCTS if products else WORDS)[real.name]
     return Codec(
-        "exact", EXACT, BLOCK * real.itemsize // dtype.itemsize, HEAD + BLOCK * (1 + 8 * words), dtype=dtype.code,
-        words=words, base=base, rows=1 if exact.rows is None else exact.rows, stride=exact.stride,
+        "exact", EXACT, BLOCK * real.itemsize // dtype.itemsize, HEAD + BLOCK * max(TERMS, 1 + 8 * words),
+        dtype=dtype.code, words=words, base=base, rows=1 if exact.rows is None else exact.rows, stride=exact.stride,
         divisor=exact.divisor,
     )  # fmt: skip
 

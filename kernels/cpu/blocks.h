@@ -38,6 +38,7 @@ HK_INLINE size_t hk_lesser(size_t count, size_t block) { return count < block ? 
 #include "codec_floats.h"
 #include "codec_residual.h"
 #include "kernels/exact/sums.h"
+#include "kernels/exact/heads.h"
 #include "kernels/exact/accumulators.h"
 #include "kernels/exact/lossless.h"
 

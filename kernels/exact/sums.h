@@ -2,8 +2,9 @@
  *
  * The accumulator of an element is an unevaluated sum of two doubles, s + e, which has no error: a sum of two doubles is a
  * double and what its rounding lost (Knuth's TwoSum), and that is added to e.  Where e would lose something, or something is
- * infinite, NaN or beyond a double, the element becomes a wide number (wide.h).  So an accumulator stands for the exact sum,
- * and adding is associative and commutative.
+ * infinite, NaN or beyond a double, the terms themselves are kept, or a wide number (wide.h).  So an accumulator stands for the
+ * exact sum, and adding is associative and commutative.  A sum of terms is rounded from s + e too, where what e has lost is
+ * known to be too little to matter (`hk_sure`); else it is added up as a wide number.
  *
  * Two codecs.  `sums`: elements are what the caller has, and all contributions meet in one reduction, which rounds.
  * `extremes`: min and max, which take -0 for less than 0 and give one NaN.  accumulators.h has the third.
@@ -101,6 +102,23 @@ static inline f64 hk_quotient(int real, f64 s, f64 e, f64 divisor, int *sure) {
     most = real == HK_FLOAT16 ? 0x1p-14 : 0x1p-126;
     *sure = fabs(q) >= most && (tail > tie ? tail - tie : tie - tail) > 4;
     return q;
+}
+
+/* s + e rounded to a real dtype, as a double for hk_store_real, though e has lost up to about `off`; 0: it may matter. */
+static inline int hk_sure(int real, f64 s, f64 e, f64 off, f64 *value) {
+    f64 low;
+    const f64 h = hk_two_sum(s, e, &low), size = fabs(h);
+    *value = h;
+    if (!(size > 0 && size < INFINITY && off < INFINITY)) return 0;
+    if (real == HK_FLOAT64) {
+        const f64 most = off * (1 + 0x1p-20) + fabs(low) * 0x1p-50;
+        *value = h + (low + most);
+        return *value == h + (low - most) && fabs(*value) < INFINITY;
+    }
+    const int drop = real == HK_FLOAT32 ? 29 : real == HK_FLOAT16 ? 42 : 45;
+    const u64 tail = hk_double_bits(h) & (((u64)1 << drop) - 1), tie = (u64)1 << (drop - 1);
+    return size >= (real == HK_FLOAT16 ? 0x1p-14 : 0x1p-126) && off < size * 0x1p-53
+        && (tail > tie ? tail - tie : tie - tail) > 4;
 }
 
 static inline void hk_wide_of(hk_wide *a, const hk_codec *c, f64 s, f64 e) {
@@ -307,6 +325,11 @@ static void AT(fold_sums)(const hk_codec *c, void *out, const void *const *in, i
         AT(store_pairs)(c, c->divisor, room, &p, n); /* out may be one of the operands, which are wanted once more */
         for (size_t i = 0; i < n; i++)
             if (!(p.off[i] == 0)) {
+                f64 value;
+                if (c->divisor == 1 && hk_sure(real, p.s[i], p.e[i], p.off[i], &value)) {
+                    hk_store_real(real, room, i, value);
+                    continue;
+                }
                 hk_wide_terms(&a, c, &terms, at + i, 1);
                 hk_store_wide(c, c->divisor, room, i, &a);
             }

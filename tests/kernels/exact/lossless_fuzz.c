@@ -1,6 +1,6 @@
 /* Pieces of every kind are packed and unpacked to the same bits, and are never longer than is promised; then bytes of them
  * are changed and cut, and unpacked: what comes is refused or some bits, but no byte outside is touched.
- * argv: how many pieces.  Run under AddressSanitizer and UBSan by test_lossless.py. */
+ * argv: how many pieces.  Run under AddressSanitizer and UBSan by test_kernels.py. */
 #include <stdio.h>
 #include <stdlib.h>
 
