@@ -34,6 +34,12 @@ class Contract(NamedTuple):
     """Does it work in place where no out= is given?"""
     traffic: str = "one way"
     """Bytes between two ranks at one time: "one way"; or both ways, "moved" only or "reduced"."""
+    joins: bool = False
+    """Is its result the blocks of all ranks, one behind the other?"""
+    takes: tuple[str, ...] = ()
+    """Besides one array: a "codec"; a "residual", where each rank encodes what it has in each call; "trees"."""
+    tuned: bool = False
+    """Is its algorithm chosen by length, so that `explain` tells it without being asked?"""
     adjoint: str | None = None
     """The collective of the derivatives: what each rank has of those by its result becomes those by its input, of a
     loss that is the sum over all ranks.  Of sums, and by a sum.  None: frameworks offer none."""
@@ -53,6 +59,8 @@ CONTRACTS: dict[str, Contract] = {
             reduces=True,
             in_place=True,
             traffic="reduced",
+            takes=("codec", "residual", "trees"),
+            tuned=True,
             adjoint="allreduce",
         ),
         Contract(
@@ -62,6 +70,8 @@ CONTRACTS: dict[str, Contract] = {
             blocks=True,
             reduces=True,
             traffic="reduced",
+            takes=("codec", "residual"),
+            tuned=True,
             adjoint="allgather",
         ),
         Contract(
@@ -70,6 +80,9 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: (c,),
             blocks=True,
             traffic="moved",
+            joins=True,
+            takes=("codec", "residual"),
+            tuned=True,
             adjoint="reduce_scatter",
         ),
         Contract(
@@ -78,6 +91,8 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: (root,),
             rooted=True,
             in_place=True,
+            takes=("codec", "trees"),
+            tuned=True,
             adjoint="reduce",
         ),
         Contract(
@@ -86,6 +101,7 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: _all(p) if r == root else None,
             rooted=True,
             reduces=True,
+            tuned=True,
             adjoint="broadcast",
         ),
         Contract(
@@ -94,6 +110,7 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: (c,) if r == root else None,
             blocks=True,
             rooted=True,
+            joins=True,
             adjoint="scatter",
         ),
         Contract(
@@ -110,6 +127,8 @@ CONTRACTS: dict[str, Contract] = {
             lambda r, p, root, c: (c // p,) if c % p == r else None,
             blocks=True,
             traffic="moved",
+            takes=("codec", "residual"),
+            tuned=True,
             adjoint="alltoall",
         ),
         Contract(
@@ -130,6 +149,11 @@ CONTRACTS: dict[str, Contract] = {
         ),
     )
 }
+
+
+def takers(of: str) -> tuple[str, ...]:
+    """The collectives that take a "codec", a "residual", or "trees", in the table's order."""
+    return tuple(row.collective for row in CONTRACTS.values() if of in row.takes)
 
 
 def reduces(collective: str) -> bool:

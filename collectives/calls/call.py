@@ -186,7 +186,7 @@ class Call:
             spare = [max(counts, default=0)] * algorithm.scratch
             return [*counts, *spare], lambda c: (source, ends[c]), lambda c: (OUT, ends[c])
         at = offsets(self.counts)
-        if self.collective in ("allgather", "gather"):
+        if CONTRACTS[self.collective].joins:
             mine = (OUT, at[rank]) if self.in_place else (IN, 0)
             return self.counts, lambda c: mine, lambda c: (OUT, at[c])
         return self.counts, lambda c: (IN, at[c]), lambda c: (OUT, 0)

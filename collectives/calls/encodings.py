@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 
+from hocket.algorithms.language.contract import takers
 from hocket.arguments import choices
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call
@@ -22,7 +23,7 @@ BY_NAME: dict[str, DType | Codec] = {
 }  # fmt: skip
 """float32 becomes one of these."""
 
-COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
+COLLECTIVES = takers("codec")
 AUTO = "auto"
 """float32, or the codec that pays (measuring/worth.py)."""
 LOSSLESS = "lossless"

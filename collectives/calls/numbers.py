@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy
 
+from hocket.algorithms.language.contract import CONTRACTS
 from hocket.collectives.base.groups import refuse_in_group
 from hocket.collectives.calls.ask import Ask
 from hocket.errors import ArgumentError
 
 KINDS = (int, float, complex, numpy.number, numpy.bool_)
 DTYPES = {bool: numpy.bool_, int: numpy.int64, float: numpy.float64, complex: numpy.complex128}
-AGAIN = ("allreduce", "reduce", "scan", "exscan", "broadcast")
+AGAIN = tuple(name for name, contract in CONTRACTS.items() if not contract.blocks)
 """Collectives whose result is one number."""
-TOGETHER = ("allgather", "gather")
+TOGETHER = tuple(name for name, contract in CONTRACTS.items() if contract.joins)
 """They put all ranks' numbers into one array."""
 
 

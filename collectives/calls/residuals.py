@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from hocket.algorithms.language.contract import reduces, takers
 from hocket.collectives.arrays.buffers import Buffer, describe, overlap
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.call import Call
@@ -13,8 +14,8 @@ from hocket.errors import ArgumentError
 from hocket.kernels.codecs import HALVES
 from hocket.kernels.dtypes import DType
 
-SUMS = ("allreduce", "reduce_scatter")
-COLLECTIVES = (*SUMS, "allgather", "alltoall")
+COLLECTIVES = takers("residual")
+SUMS = tuple(filter(reduces, COLLECTIVES))
 
 Pair = tuple[Buffer | None, Buffer | None]
 """(before, after)"""
@@ -31,14 +32,14 @@ def attached(call: Call, ask: Ask) -> Call:
     if ask.residual is None and ask.owner_residual is None:
         return call
     pairs: list[Pair] = []
-    for name, given, takers in (("residual", ask.residual, COLLECTIVES), ("owner_residual", ask.owner_residual, SUMS)):
+    for name, given, these in (("residual", ask.residual, COLLECTIVES), ("owner_residual", ask.owner_residual, SUMS)):
         if given is None:
             pairs += [(None, None)]
             continue
         if call.encoded is None:
             raise ArgumentError(f"{name}= keeps what an encoding loses: pass a codec too, such as codec='int8'")
-        if call.collective not in takers:
-            raise ArgumentError(f"{call.collective} takes no {name}=; {', '.join(takers)} do")
+        if call.collective not in these:
+            raise ArgumentError(f"{call.collective} takes no {name}=; {', '.join(these)} do")
         pairs += [_pair(call, given, name)]
     _check_memory(call, pairs)
     halves = HALVES[call.encoded.name] if isinstance(call.encoded, DType) else call.encoded

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from hocket.algorithms.language.contract import CONTRACTS
 from hocket.arguments import human, whole
 from hocket.collectives.arrays import shared
 from hocket.collectives.calls.encodings import AUTO
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 26)
 WORDS = ("reading", "writing", "both cores")
 """The ways that are told: messages go by slots unless another one was found to be faster."""
-COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "reduce", "alltoall")
 
 
 def explain(
@@ -59,7 +59,7 @@ def explain(
     lines += _reads(comm)
     lines += comm.gpus.words(comm.size)
     lines.append("algorithms (by bytes of the whole vector):")
-    for name in COLLECTIVES if collective is None else (collective,):
+    for name in [row.collective for row in CONTRACTS.values() if row.tuned] if collective is None else [collective]:
         setting = asked(world.config.algorithm, name)
         if setting:
             lines.append(f"  {name}: {setting} (HOCKET_ALGORITHM)")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from hocket.algorithms.language.contract import takers
 from hocket.arguments import kind
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.base.groups import open_group
@@ -15,7 +16,7 @@ from hocket.collectives.quick.packing import Known, Packed
 from hocket.collectives.quick.shortcut import NOTHING
 from hocket.errors import ArgumentError
 
-COLLECTIVES = ("allreduce", "broadcast")
+COLLECTIVES = takers("trees")
 NEAR, FAR = 4 << 10, 64 << 10
 """Bytes of the largest array that is copied, inside a host and over a network: of longer ones a call costs less."""
 SHOWN = 3

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from hocket.algorithms.language.contract import reduces
 from hocket.arguments import human
 from hocket.collectives.base.groups import open_group
 from hocket.collectives.calls.ask import Ask
@@ -20,8 +21,6 @@ CANDIDATES = (None, "bf16", "int8")
 """The lossless way first.  Codecs that want error feedback are never chosen by "auto"."""
 SIZES = (64 << 10, 1 << 20)
 """Bytes of float32 that are measured.  What is shorter than the first is not worth a codec anywhere."""
-MOVES = ("allgather", "broadcast", "alltoall")
-"""They take no op."""
 GAIN = 0.9
 TURNS, MORE, SHORT = 3, 12, 0.02
 """Calls of each; MORE calls if none takes SHORT seconds, as the noise of a few such may be a tenth."""
@@ -103,7 +102,7 @@ class Worth:
         collective, transport, algorithm = kind
         normal = numpy.random.default_rng(1).standard_normal(SIZES[-1] // 4).astype(numpy.float32)
         barrier = Ask("barrier", timeout=timeout, within=WITHIN)
-        op = None if collective in MOVES else "sum"
+        op = "sum" if reduces(collective) else None
         for i, nbytes in enumerate(SIZES):
             share = nbytes // 4 // self._runner.size
             x = normal[: share if collective == "allgather" else share * self._runner.size].copy()

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language import registry
-from hocket.algorithms.language.contract import CONTRACTS, reduces
+from hocket.algorithms.language.contract import CONTRACTS, reduces, takers
 from hocket.conformance.fuzz.rounds import Call, Calls, Drop, Make, Message, Messages, Round, Settle
 from hocket.conformance.fuzz.values import ALL, CODECS, DT, FUNCTIONS, KIND, OPAQUE, ops_for
 
@@ -20,12 +20,8 @@ EDGES = (48, 64, 4096, 16384, 65536)
 """Bytes at which a call may go another way."""
 LONG = 3 << 20
 WAYS = ("new", "new", "given", "in place")
-VECTOR = ("reduce_scatter", "allgather", "gather", "scatter", "alltoall")
+VECTOR = [name for name, contract in CONTRACTS.items() if contract.blocks]
 """Collectives with counts."""
-ENCODING = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
-"""Collectives that take a codec, of float32."""
-KEEPING = ("allreduce", "reduce_scatter", "allgather", "alltoall")
-"""Collectives that take a residual; those of their algorithms that are named here do."""
 PRIVATE_ALGORITHMS = ("direct", "pairwise")
 """Algorithms that alltoallv may run: no rank knows the others' counts."""
 COMMUNICATORS = 7
@@ -75,7 +71,7 @@ def _call(dice: random.Random, size: int, transport: str) -> Call:
     collective = dice.choice([*CONTRACTS, *VECTOR, *["allreduce"] * 3, "barrier"])
     contract = "allreduce" if collective == "barrier" else collective
     reducing = reduces(collective)
-    codec = dice.choice(list(CODECS)) if collective in ENCODING and dice.random() < 0.25 else None
+    codec = dice.choice(list(CODECS)) if collective in takers("codec") and dice.random() < 0.25 else None
     dtype = "float32" if codec else dice.choice([*DT, "affine"] if reducing else [*DT, *OPAQUE])
     op = None if not reducing else dice.choice(["sum", "avg"]) if codec else _op(dice, collective, dtype)
     rows, tail = _shape(dice, dtype, size if collective in VECTOR else 1)
@@ -94,7 +90,8 @@ def _call(dice: random.Random, size: int, transport: str) -> Call:
         "tcp" if transport == "shm" and dice.random() < 0.05 else None, way, dice.random() < 0.15,
         tuple(dice.random() < 0.5 for _ in range(size)), tuple(later),
         1 if codec else dice.choice([1, 1, 2, 3]), codec,
-        codec is not None and collective in KEEPING and algorithm in (None, "direct", "ring") and dice.random() < 0.5,
+        codec is not None and collective in takers("residual") and algorithm in (None, "direct", "ring")
+        and dice.random() < 0.5,
     )  # fmt: skip
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hocket.algorithms.language.contract import CONTRACTS
+from hocket.algorithms.language.contract import CONTRACTS, takers
 from hocket.conformance.fuzz import __main__ as fuzz
 from hocket.conformance.fuzz.calls import WrongError
 from hocket.conformance.fuzz.exchange import Exchange
-from hocket.conformance.fuzz.program import ENCODING, program
+from hocket.conformance.fuzz.program import program
 from hocket.conformance.fuzz.rounds import Call, Calls, Drop, Make, Message, Messages, Settle
 from hocket.conformance.fuzz.values import ALL, CODECS, ops_for
 from hocket.conformance.jobs import options, trial
@@ -249,7 +249,7 @@ def test_everything_is_called() -> None:
     assert {call.dtype for call in found} == set(ALL)
     assert {(c.dtype, c.op) for c in found if c.op} == {(d, op) for d in ALL for op in ops_for(d)}
     assert {call.way for call in found} == {"new", "given", "in place"}
-    assert {(c.collective, c.codec) for c in found if c.codec} == {(c, k) for c in ENCODING for k in CODECS}
+    assert {(c.collective, c.codec) for c in found if c.codec} == {(c, k) for c in takers("codec") for k in CODECS}
     kinds = {type(each) for seed in range(5) for each in program(seed, 3, 60, "shm")}
     assert kinds == {Calls, Messages, Make, Drop, Settle}
 
