@@ -1,5 +1,7 @@
 """Four ranks train a network in shards; two others generate with it, from newer and newer weights, while all work.
 
+The generators fetch together: both have one version, and its bytes come once.
+
 hocket run -n 6 -- python refit.py
 """
 
@@ -12,6 +14,7 @@ TRAINERS, STEPS, SHAPES = 4, 200, {"w1": (16, 32), "b1": (32,), "w2": (32, 1)}
 SHARDS = {name: Layout.flat(shape, TRAINERS) for name, shape in SHAPES.items()}
 """A trainer holds a quarter of each array, cut where it falls (ZeRO)."""
 WHOLE = {name: Layout.replicated(shape, TRAINERS) for name, shape in SHAPES.items()}
+READ = {name: Layout.replicated(shape, 2) for name, shape in SHAPES.items()}
 
 
 def wanted(x):
@@ -35,10 +38,10 @@ def train(comm, mine, published):
         published.update(mine)
 
 
-def generate(address):
-    """The version and the mean error of what was fetched, again and again, by this process alone."""
+def generate(comm, address):
+    """The version and the mean error of what was fetched, again and again."""
     x, seen = np.random.default_rng(9).normal(size=(500, 16)) / 2, []
-    with hocket.Reader(address, WHOLE, rank=0) as reader:
+    with hocket.Reader(address, READ, comm=comm) as reader:
         while not seen or seen[-1][0] < STEPS:
             w = {name: parts[0] for name, parts in reader.fetch().items()}
             error = np.tanh(x @ w["w1"] + w["b1"]) @ w["w2"] - wanted(x)
@@ -58,7 +61,7 @@ if __name__ == "__main__":
             train(group, mine, published)
             world.barrier()  # until the last version was read
     else:
-        seen = generate(world.broadcast_object())
+        seen = generate(group, world.broadcast_object())
         world.barrier()
         (_, before), (_, after) = seen[0], seen[-1]
         print(f"{len({version for version, _ in seen})} versions; mean error {before:.2f}, at the end {after:.2f}")

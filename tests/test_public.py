@@ -63,8 +63,8 @@ NAMES = {
         standings
     """,
     "hocket.training": """
-        Adagrad Adam Again Average Change Client ColumnParallel Crew Delayed DiLoCo Downpour Experts Flat Handle
-        Lamb Lars Layers LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica Report
+        Adagrad Adam Again Average Change Client ColumnParallel Crew CrewShards Delayed DiLoCo Downpour Experts Flat
+        Handle Lamb Lars Layers LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica Report
         RowParallel Rows Rule SGD Scheduler Server Setting Sharded SparseLoCo Staged StreamingDiLoCo Timing Tuned digest
         serve tune
     """,

@@ -23,6 +23,7 @@ from hocket.training.flat import Flat, digest
 from hocket.training.large.experts.experts import Experts
 from hocket.training.large.mesh.mesh import Mesh
 from hocket.training.large.pipeline.pipeline import Pipeline
+from hocket.training.large.sharding.crewed import CrewShards
 from hocket.training.large.sharding.sharded import Sharded
 from hocket.training.large.tensor import ColumnParallel, RowParallel
 from hocket.training.layered import Lamb, Lars
@@ -50,9 +51,9 @@ from hocket.training.server.worker.layers import Layers
 from hocket.training.server.worker.staging import Staged
 
 __all__ = [
-    "Adagrad", "Adam", "Again", "Average", "Change", "Client", "ColumnParallel", "Crew", "Delayed", "DiLoCo",
-    "Downpour", "Experts", "Flat", "Handle", "Lamb", "Lars", "Layers", "LocalSGD", "Mesh", "Momentum", "NoLoCo",
-    "Optimizer", "Outer", "Pipeline", "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows", "Rule",
-    "SGD", "Scheduler", "Server", "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing", "Tuned",
-    "digest", "serve", "tune",
+    "Adagrad", "Adam", "Again", "Average", "Change", "Client", "ColumnParallel", "Crew", "CrewShards", "Delayed",
+    "DiLoCo", "Downpour", "Experts", "Flat", "Handle", "Lamb", "Lars", "Layers", "LocalSGD", "Mesh", "Momentum",
+    "NoLoCo", "Optimizer", "Outer", "Pipeline", "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows",
+    "Rule", "SGD", "Scheduler", "Server", "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing",
+    "Tuned", "digest", "serve", "tune",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hocket.arguments import kind, some_of
 from hocket.collectives.calls.encodings import LOSSLESS
@@ -18,6 +18,37 @@ ONE = "x"
 """The name of a list that stands alone."""
 SHOWN = 4
 """Names that a text shows, at most."""
+
+
+class Wishes(NamedTuple):
+    """By number, the dtype that each array is to get, and the codec of its messages between hosts."""
+
+    dtypes: list[DType | None]
+    codecs: list[str | None]
+    named: bool
+    """Is the codec said for each array?  One for all counts where it can."""
+
+
+def wishes(names: Sequence[str], dtype: Any, codec: Any) -> Wishes:
+    """`dtype` and `codec` are for all, or by name.  Raises ArgumentError."""
+    dtypes, codecs = (
+        given if isinstance(given, Mapping) else dict.fromkeys(names, given) for given in (dtype, codec)
+    )  # fmt: skip
+    known(dtypes, names, "dtype")
+    known(codecs, names, "codec")
+    if wrong := [each for each in codecs.values() if each not in (None, LOSSLESS)]:
+        raise ArgumentError(
+            f"codec={wrong[0]!r}: arrays that move take 'lossless' alone, as all holders keep equal bits; for "
+            "fewer bytes say dtype=, which rounds once"
+        )
+    by_number = [_dtype(dtypes.get(name)) for name in names], [codecs.get(name) for name in names]
+    return Wishes(*by_number, isinstance(codec, Mapping))
+
+
+def known(given: Mapping[str, Any], names: Sequence[str], what: str) -> None:
+    """Raises ArgumentError for a name that is none of these."""
+    if unknown := [name for name in given if name not in set(names)]:
+        raise ArgumentError(f"{what} has {shown(unknown)}, which the layouts do not name")
 
 
 class Given:
@@ -42,26 +73,14 @@ class Given:
         for name, layout in zip(self.names * 2, self.sources + self.targets, strict=True):
             if any(layout.ranges[comm.size :]):
                 raise ArgumentError(f"the layout of {name!r} has boxes on {layout.size} ranks; there are {comm.size}")
-        self._known(tree, "tree")
+        known(tree, self.names, "tree")
         self.held = [self._arrays(tree.get(name), "tree", i, rank) for i, name in enumerate(self.names)]
         self.into: list[list[Array]] | None = None
         if into is not None:
-            self._known(into, "into")
+            known(into, self.names, "into")
             self.into = [self._arrays(into.get(name), "into", i, rank) for i, name in enumerate(self.names)]
             self._apart()
-        asked = dtype if isinstance(dtype, Mapping) else dict.fromkeys(self.names, dtype)
-        self._known(asked, "dtype")
-        self.asked = [_dtype(asked.get(name)) for name in self.names]
-        self.named = isinstance(codec, Mapping)
-        """Is the codec said for each array?  One for all counts where it can."""
-        codecs = codec if isinstance(codec, Mapping) else dict.fromkeys(self.names, codec)
-        self._known(codecs, "codec")
-        self.codecs = [codecs.get(name) for name in self.names]
-        if wrong := [each for each in self.codecs if each not in (None, LOSSLESS)]:
-            raise ArgumentError(
-                f"codec={wrong[0]!r}: arrays that move take 'lossless' alone, as all holders keep equal bits; for "
-                "fewer bytes say dtype=, which rounds once"
-            )
+        self.wishes = wishes(self.names, dtype, codec)
 
     @property
     def digest(self) -> str:
@@ -71,7 +90,7 @@ class Given:
     @property
     def digests(self) -> list[str]:
         """The same of each array."""
-        rows = zip(self.names, self.sources, self.targets, self.asked, self.codecs, strict=True)
+        rows = zip(self.names, self.sources, self.targets, self.wishes.dtypes, self.wishes.codecs, strict=True)
         return [
             _digest(name, source.digest, target.digest, str(asked), str(codec))
             for name, source, target, asked, codec in rows
@@ -82,15 +101,11 @@ class Given:
             return [given] * len(self.names)
         if lacking := [name for name in self.names if name not in given]:
             raise ArgumentError(f"{what} has no layout for {shown(lacking)}, which the other one has")
-        self._known(given, what)
+        known(given, self.names, what)
         for name, layout in given.items():
             if not isinstance(layout, Layout):
                 raise ArgumentError(f"{what}[{name!r}] must be a Layout, got {kind(layout)}")
         return [given[name] for name in self.names]
-
-    def _known(self, given: Mapping[str, Any], what: str) -> None:
-        if unknown := [name for name in given if name not in set(self.names)]:
-            raise ArgumentError(f"{what} has {shown(unknown)}, which the layouts do not name")
 
     def _arrays(self, given: Any, what: str, number: int, rank: int) -> list[Array]:
         """The arrays of a name, one for each box of this rank."""

@@ -114,19 +114,21 @@ class Layout:
 
     @classmethod
     def placed(
-        cls, shape: Sequence[int], axes: Mapping[str, int], placements: Sequence[str | Sequence[str] | None]
+        cls, shape: Sequence[int], axes: Any, placements: Sequence[str | Sequence[str] | None]
     ) -> Layout:
         """Ranks stand in a mesh; each axis of the array is cut along an axis of it, along several, or not at all.
 
-        `axes`: names and lengths of the mesh's axes, the last one that of neighbouring ranks.  `placements`: for each
-        axis of the array the name of a mesh axis, names of several (the first cuts first), or None.  Along mesh axes
-        that are not named, all hold the same.  It is `jax.sharding.PartitionSpec`'s meaning, with parts as in `cut`.
+        `axes`: a `hocket.training.Mesh`, or names and lengths of axes, the last one that of neighbouring ranks.
+        `placements`: for each axis of the array the name of a mesh axis, names of several (the first cuts first), or
+        None.  Along mesh axes that are not named, all hold the same.  It is `jax.sharding.PartitionSpec`'s meaning,
+        with parts as in `cut`.
 
         >>> import hocket
         >>> hocket.Layout.placed((4, 6), {"data": 2, "tensor": 3}, (None, "tensor")).shapes(4)
         [(4, 2)]
         """
-        shape = _shape(shape)
+        shape, mesh = _shape(shape), axes
+        axes = mesh if isinstance(mesh, Mapping) else mesh.axes
         if len(placements) != len(shape):
             raise ArgumentError(f"placements={tuple(placements)} must have one for each of {len(shape)} axes")
         named = [() if p is None else (p,) if isinstance(p, str) else tuple(p) for p in placements]
@@ -146,6 +148,9 @@ class Layout:
                 low = index * each + min(index, more)
                 box[axis] = range(low, low + each + (index < more))
             boxes.append([_part(shape, box)])
+        if mesh is not axes:  # which has placed its ranks by their hosts
+            placed = dict(zip(mesh.places, boxes, strict=True))
+            boxes = [placed.get(rank, []) for rank in range(1 + max(placed))]
         return cls.of_ranges(shape, boxes)
 
     @classmethod
@@ -166,21 +171,24 @@ class Layout:
     def of_dtensor(cls, mesh: Any, placements: Sequence[Any], shape: Sequence[int]) -> Layout:
         """A torch DTensor's `device_mesh`, `placements` and shape: Shard, also uneven and twice, and Replicate.
 
-        Ranks are torch's, parts as `torch.chunk` makes them.  Raises ArgumentError for partial sums, which are not
-        parts of an array.
+        Ranks are torch's, parts as `torch.chunk` makes them; FSDP2 over tensor parallel layers, too, which torch calls
+        _StridedShard.  Raises ArgumentError for partial sums, which are not parts of an array.
         """
         shape, ranks = _shape(shape), mesh.mesh
         boxes: dict[int, Box] = {}
         for at in itertools.product(*map(range, ranks.shape)):
-            box = [range(n) for n in shape]
+            axes = [[range(n)] for n in shape]
+            """The indices that this rank has of each axis, in order."""
             for index, parts, placement in zip(at, ranks.shape, placements, strict=True):
-                axis = getattr(placement, "dim", None)
-                if type(placement).__name__ not in ("Shard", "Replicate"):
+                if type(placement).__name__ not in ("Shard", "_StridedShard", "Replicate"):
                     raise ArgumentError(f"{placement} has no boxes: redistribute it to Shard or Replicate first")
+                axis = getattr(placement, "dim", None)
                 if axis is not None:
-                    each = -(-len(box[axis]) // parts)
-                    box[axis] = box[axis][index * each : (index + 1) * each]
-            boxes[int(ranks[at])] = tuple(box)
+                    before = _chunks(axes[axis], getattr(placement, "split_factor", 1))
+                    axes[axis] = [piece for each in before for piece in _chunks(each, parts)[index]]
+            if any(len(own) > 1 for own in axes):
+                raise ArgumentError(f"{list(placements)} cut {shape} unevenly, so that a rank's part is not a box")
+            boxes[int(ranks[at])] = tuple(own[0] if own else range(0) for own in axes)
         return cls.of_ranges(shape, [[boxes[r]] if r in boxes else [] for r in range(1 + max(boxes, default=-1))])
 
     # --- about it
@@ -258,6 +266,24 @@ def _axis(shape: tuple[int, ...], axis: int) -> int:
 
 def _part(shape: tuple[int, ...], axes: Mapping[int, range]) -> Box:
     return tuple(axes.get(axis, range(n)) for axis, n in enumerate(shape))
+
+
+def _chunks(pieces: Sequence[range], parts: int) -> list[list[range]]:
+    """Indices as `torch.chunk` cuts them; pieces that follow each other are one."""
+    each = -(-sum(map(len, pieces)) // parts)
+    found: list[list[range]] = [[] for _ in range(parts)]
+    at = 0
+    for piece in pieces:
+        begin = 0
+        while begin < len(piece):
+            own, many = found[at // each], each - at % each
+            taken = piece[begin : begin + many]
+            if own and own[-1].stop == taken.start:
+                own[-1] = range(own[-1].start, taken.stop)
+            else:
+                own.append(taken)
+            begin, at = begin + len(taken), at + len(taken)
+    return found
 
 
 def _flat(shape: tuple[int, ...], low: int, high: int) -> Iterable[Box]:

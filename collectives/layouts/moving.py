@@ -21,7 +21,7 @@ from hocket.collectives.layouts.copies import copy
 from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move
 from hocket.collectives.layouts.held import Words, converted, word_of
 from hocket.collectives.layouts.lines import Table, steps, table
-from hocket.collectives.layouts.pulls import ROW, STEP, Pull, Reach, Rows, row_of, rows
+from hocket.collectives.layouts.pulls import STEP, Pull, Reach, Rows, rows, worth
 from hocket.collectives.waiting.several import wait_any
 from hocket.collectives.waiting.work import Work
 from hocket.errors import TransportError
@@ -254,9 +254,7 @@ class Mover:
             return None
         there = self._addresses[source][move.when][move.array][move.source.place]
         here = self._addresses[target][HAND_ON][move.array][move.target.place]
-        row, _ = row_of(move.box, move.source.box, move.target.box, kinds.want.itemsize)
-        total = count(move.box) * kinds.want.itemsize
-        if not there or not here or row < min(ROW, total):
+        if not there or not here or not worth(move.box, move.source.box, move.target.box, kinds.want.itemsize):
             return None
         return (there, move.source.box), (here, move.target.box)
 
@@ -340,7 +338,7 @@ class Way:
             if wire is not None and message.form is not None:
                 unpack_array(_words(data, message.form), wire, message.form)
             if seal is not None and self.damaged is not None and digest(data) != seal[0]:
-                self.damaged += [Damaged(move.array, move.box, self.peer) for move in message.moves]
+                self.damaged += [Damaged(move.array, move.box, move.source.rank) for move in message.moves]
             if block is not None:
                 self.arrays.unpack(message, data)
         if block is not None:
@@ -353,8 +351,9 @@ class Way:
             self.flights.append(self._begin(message))
 
     def _begin(self, message: Message) -> _Flight:
-        block = None
-        straight = self.arrays.straight(message.moves[0], self.comes) if message.straight else None
+        block, straight = None, None
+        if len(message.moves) == 1:  # what follows each other on this side alone needs no block here
+            straight = self.arrays.straight(message.moves[0], self.comes)
         if straight is not None:
             data = straight
         else:

@@ -13,13 +13,13 @@ from typing import Any
 from hocket.arguments import whole
 from hocket.collectives.layouts.boxes import words
 from hocket.collectives.layouts.comm import Comm
-from hocket.collectives.layouts.deal import deal
-from hocket.collectives.layouts.given import ONE, SHOWN, Given
+from hocket.collectives.layouts.deal import Move, deal
+from hocket.collectives.layouts.given import ONE, SHOWN, Given, Wishes
 from hocket.collectives.layouts.held import Array, convertible, new
 from hocket.collectives.layouts.moving import Arrays, Damaged, Kinds, Mover, block_of
 from hocket.collectives.layouts.pulls import Reach
 from hocket.errors import ArgumentError, Error, MismatchError
-from hocket.kernels.codecs import PACKED, Codec
+from hocket.kernels.codecs import PACKED
 from hocket.kernels.dtypes import DType, by_name
 
 ROOM = 64 << 20
@@ -47,10 +47,7 @@ class Redistribution:
             why = str(error)
         dtypes, of_torch = agreed(comm, given, why, [room, bool(check)], timeout)
         assert given is not None
-        kinds = [
-            Kinds(have, want or have, _form(want or have, codec, name, given))
-            for have, want, codec, name in zip(dtypes, given.asked, given.codecs, given.names, strict=True)
-        ]
+        kinds = kinds_of(given.names, dtypes, given.wishes)
         rows = zip(given.names, given.sources, given.targets, [each.want.itemsize for each in kinds], strict=True)
         moves = deal(list(rows), [list(host) for host in comm.membership.hosts])
         self._given, self._timeout = given, timeout
@@ -61,13 +58,8 @@ class Redistribution:
         self._comm = comm
         held = [[each.words for each in some] for some in given.held]
         made = [[each.words for each in some] for some in self._made]
-        reach = None if check else _turns(comm).reach(comm)
-        addresses = []
-        if reach is not None:
-            mine = [[[each.address for each in some] for some in arrays] for arrays in (given.held, self._made)]
-            addresses = comm.share(mine, "redistribute", timeout)
         arrays = Arrays(kinds, held, made, block_of(room, comm.size))
-        self._mover = Mover(comm.lane(LANE), moves, arrays, check, reach, addresses)
+        self._mover = mover(comm, moves, arrays, (given.held, self._made), check, timeout)
 
     def __call__(self) -> Any:
         """Move all, and return the arrays of the target."""
@@ -95,6 +87,18 @@ class Redistribution:
             raise MismatchError(f"redistribute: other bits arrived than were sent: {'; '.join(all_texts)}", {})
 
 
+def mover(
+    comm: Comm, moves: Sequence[Move], arrays: Arrays, both: Sequence[Sequence[Sequence[Array]]], check: bool,
+    timeout: float | None,
+) -> Mover:  # fmt: skip
+    """The moves among `both` source and target, to be carried out again and again.  All ranks of `comm` call it."""
+    reach, addresses = None if check else _turns(comm).reach(comm), []
+    if reach is not None:
+        mine = [[[each.address for each in some] for some in side] for side in both]
+        addresses = comm.share(mine, "redistribute", timeout)
+    return Mover(comm.lane(LANE), moves, arrays, check, reach, addresses)
+
+
 def agreed(
     comm: Comm, given: Given | None, why: str, options: list[Any], timeout: float | None,
     within: str = "redistribute",
@@ -113,11 +117,17 @@ def agreed(
     ]
 
 
-def _form(want: DType, codec: str | None, name: str, given: Given) -> Codec | None:
-    """The codec of an array's messages between hosts."""
-    if codec is not None and given.named and want.name not in PACKED:
-        raise ArgumentError(f"codec[{name!r}]: 'lossless' takes {', '.join(PACKED)}, and the array is {want}")
-    return None if codec is None else PACKED.get(want.name)
+def kinds_of(names: Sequence[str], have: Sequence[DType], wished: Wishes) -> list[Kinds]:
+    """The dtypes of each array, and its codec between hosts.  Raises ArgumentError."""
+    found = []
+    for name, own, want, codec in zip(names, have, wished.dtypes, wished.codecs, strict=True):
+        want = want or own
+        if not convertible(own, want):
+            raise ArgumentError(f"array {name!r} is {own}, which cannot become {want}")
+        if codec is not None and wished.named and want.name not in PACKED:
+            raise ArgumentError(f"codec[{name!r}]: 'lossless' takes {', '.join(PACKED)}, and the array is {want}")
+        found.append(Kinds(own, want, None if codec is None else PACKED.get(want.name)))
+    return found
 
 
 def _told(given: Given | None, why: str, options: list[Any]) -> dict[str, Any]:
@@ -150,9 +160,7 @@ def _dtype_of(number: int, name: str, rows: Sequence[dict[str, Any]], given: Giv
         (one, a), (two, b) = sorted(by.items(), key=lambda each: each[1])[:2]
         raise ArgumentError(f"{within}: array {name!r} is {one} on rank {a} and {two} on rank {b}")
     have = dtype_named(next(iter(by), "uint8"))
-    want = given.asked[number] or have
-    if not convertible(have, want):
-        raise ArgumentError(f"{within}: array {name!r} is {have}, which cannot become {want}")
+    want = given.wishes.dtypes[number] or have
     for rank, row in enumerate(rows):
         if row["into"][number] not in ("", want.name):
             into = row["into"][number]

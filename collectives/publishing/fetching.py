@@ -1,25 +1,25 @@
-"""`fetch`: a process gets the parts that it wants of arrays that another job has published, all of one version."""
+"""`fetch`: processes get the parts that they want of arrays that another job has published, all of one version.
+
+One reads alone, or all ranks of a communicator together: then what several of a host want crosses to it once, and all
+have the same version.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from hocket.arguments import kind, whole
 from hocket.collectives.elastic import pairs
-from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move, deal
-from hocket.collectives.layouts.given import ONE, shown
-from hocket.collectives.layouts.held import Array, new
+from hocket.collectives.layouts.boxes import words
 from hocket.collectives.layouts.layout import Layout
-from hocket.collectives.layouts.moving import MOST, Arrays, Damaged, Kinds, Message, Way, drain, messages
-from hocket.collectives.layouts.redistribute import dtype_named
-from hocket.collectives.publishing.words import BYE, hear, heard_layouts, tell, told_box
+from hocket.collectives.layouts.moving import Damaged, Way, drain
+from hocket.collectives.publishing.planning import Plan, Table, Wanted
+from hocket.collectives.publishing.words import BYE, hear, here, leave, tell
 from hocket.collectives.start import default
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError, TransportError
-from hocket.kernels.dtypes import DType
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
@@ -28,75 +28,55 @@ REACH = 2.0
 """Seconds after which a rank of the publisher that does not answer a connection is asked for again."""
 PATIENCE = 30.0
 """Seconds in which a fetch must have begun, where the caller does not say."""
-
-
-class Table(NamedTuple):
-    """The words of a publisher's rank 0 about what is there."""
-
-    version: int
-    names: list[str]
-    listed: bool
-    dtypes: list[str]
-    layouts: list[Layout]
-    addresses: list[str]
-
-
-class Plan(NamedTuple):
-    """The messages that this process gets from each rank of the publisher, and where their parts go."""
-
-    of: tuple[Any, ...]
-    """The table that it was made for, without the version."""
-    names: list[str]
-    numbers: list[int]
-    """The publisher's numbers of these."""
-    arrays: list[list[Array]]
-    words: Arrays
-    messages: dict[int, list[Message]]
-    own: list[Move]
-    """The moves from one of this process's boxes to another, which wants the same."""
-
-    def told(self, message: Message) -> list[Any]:
-        """A message as JSON: whether it goes straight, and of each part array, box of the publisher's, and part."""
-        parts = [[self.numbers[m.array], m.source.place, told_box(m.box)] for m in message.moves]
-        return [message.straight, parts]
+RAISED: dict[str, type[Error]] = {
+    each.__name__: each for each in (ArgumentError, MismatchError, PeerLostError, TimeoutError)
+}
+"""Errors that one reader raises, and with it all that fetch together."""
 
 
 class Reader:
-    """One process that reads what a job has published, again and again: `fetch` returns the newest version.
+    """Whoever reads what a job has published, again and again: `fetch` returns the newest version.
 
-    `hocket.fetch` is a reader that reads once.  Connections, plan and arrays are kept from one `fetch` to the next,
-    which writes into the same arrays.  `version` is the number of what was fetched last.
+    `hocket.fetch` is a reader that reads once, and has its arguments.  Connections, plan and arrays are kept from one
+    `fetch` to the next, which writes into the same arrays.  `version` is the number of what was fetched last.
     """
 
     def __init__(
-        self, address: str, layout: Any, *, rank: int | None = None, into: Any = None, check: bool = False,
+        self, address: str, layout: Any, *, rank: int | None = None, comm: Communicator | None = None,
+        into: Any = None, dtype: Any = None, codec: Any = None, check: bool = False,
         secret: str | bytes | None = None, iface: str | None = None, encrypt: bool | None = None,
         transport: str | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(layout, (Layout, Mapping)):
             raise ArgumentError(f"layout must be a Layout, or map names to Layouts, got {kind(layout)}")
-        self.rank = _own_rank() if rank is None else whole(rank, "rank")
+        if comm is not None and rank is not None:
+            raise ArgumentError("give comm=, whose ranks fetch together, or rank= of one that reads alone, not both")
+        if comm is not None:
+            self.rank = comm.rank
+        else:
+            self.rank = _own_rank() if rank is None else whole(rank, "rank")
         self.version: int | None = None
-        self._address, self._layout, self._into, self._check = address, layout, into, bool(check)
+        self._address, self._comm = address, comm
+        self._wanted = Wanted(layout, self.rank, into, dtype, codec, bool(check))
         self._how: dict[str, Any] = {"secret": secret, "iface": iface, "encrypt": encrypt}
         self._how["transport"] = transport
+        self._digest = self._wanted.digest if comm is not None else ""
         self._pairs: dict[int, Communicator] = {}
+        self._sent: dict[int, Plan] = {}
+        """The plan whose messages each rank of the publisher has been told."""
+        self._table: Table | None = None
         self._plan: Plan | None = None
 
     def fetch(self, timeout: float | None = None) -> Any:
         """The newest version: a dict of lists of arrays, or a list, as it was published.
 
-        Raises PeerLostError (a rank of the publisher is gone), TimeoutError (it did not begin within `timeout` seconds;
-        30), ArgumentError (names, shapes or elements that nobody has published).
+        With `comm` all of its ranks call it, and get the same version.  Raises PeerLostError (a rank of the publisher
+        is gone, or of `comm`), TimeoutError (it did not begin within `timeout` seconds; 30), ArgumentError (names,
+        shapes or elements that nobody has published); with `comm` on all of its ranks.
         """
         deadline = time.monotonic() + (PATIENCE if timeout is None else timeout)
         while True:
-            try:
-                made = self._fetched(deadline)
-            except (PeerLostError, TransportError) as why:
-                self.close()
-                text = f"fetch: the job that publishes at {self._address} has lost a rank: {why}"
-                raise PeerLostError(text, []) from why
+            made = self._fetched(deadline)
             if made is not None:
                 return made
 
@@ -105,8 +85,9 @@ class Reader:
         for pair in self._pairs.values():
             with contextlib.suppress(Error):
                 tell(pair, BYE, timeout=0.1)
-            pair.close(timeout=0.1, log_as="a publisher")
+            leave(pair, "a publisher")
         self._pairs.clear()
+        self._sent.clear()
 
     def __enter__(self) -> Reader:
         return self
@@ -116,83 +97,91 @@ class Reader:
 
     def _fetched(self, deadline: float) -> Any:
         """The result; None if the version that was begun is offered no more."""
-        first = self._pair(0, self._address, deadline)
-        table = self._asked(first, deadline)
-        plan = self._planned(table)
-        sources = {rank: self._pair(rank, table.addresses[rank], deadline) for rank in plan.messages}
-        for pair in sources.values():
-            tell(pair, {"what": "hold", "version": table.version})
-        held = [hear(pair, self._left(deadline)) for pair in sources.values()]
+        first = self._comm is None or not self.rank
+        rows = self._all(lambda: [self._digest, self._asked(deadline) if first else None, here()])
+        if odd := [rank for rank, (digest, *_) in enumerate(rows) if digest != self._digest]:
+            raise ArgumentError(f"fetch: ranks {[*{self.rank, *odd}]} of comm= were given other arguments: give all "
+                                "the same layout, dtype, codec and check")  # fmt: skip
+        told = rows[0][1]
+        if told["table"] is not None:
+            self._table, self._plan = Table.heard(told), None
+        table = self._table
+        assert table is not None
+        if self._plan is None:
+            made: list[Plan] = []
+            places = [row[2] for row in rows]
+            self._all(lambda: made.append(Plan(table, self._wanted, self._comm, places, self._address)))
+            [self._plan] = made  # on all, or on none
+        plan = self._plan
+        held = self._all(lambda: self._held(plan, table, told["version"], deadline))
         if not all(held):
             return None
         damaged: list[Damaged] = []
-        ways = []
-        for rank, pair in sources.items():
-            mine = plan.messages[rank]
-            tell(pair, {"what": "send", "check": self._check, "messages": [plan.told(each) for each in mine]})
-            ways.append(Way(pair, 0, mine, True, plan.words, None, damaged if self._check else None))
-        drain(ways)
-        for move in plan.own:
-            plan.words.copy(move)
-        if damaged:
-            name = table.names[damaged[0].array]
-            raise MismatchError(f"fetch: other bits of array {name!r} arrived than were sent", {})
-        self.version = table.version
-        rows = zip(plan.names, plan.arrays, strict=True)
-        lists = {name: [each.array for each in own] for name, own in rows}
-        return lists[ONE] if table.listed else lists
+        self._all(lambda: self._got(plan, damaged))
+        other = plan.hand_on(None)
+        if plan.check:
+            self._all(lambda: _whole(plan, damaged, other))
+        self.version = told["version"]
+        return plan.result()
 
-    def _asked(self, first: Communicator, deadline: float) -> Table:
-        tell(first, {"what": "table"})
-        told = hear(first, self._left(deadline))
+    def _all(self, call: Callable[[], Any]) -> list[Any]:
+        """The results of `call` on all that fetch together; what one raises, all raise."""
+        result, error = None, cast(Exception | None, None)
+        try:
+            result = call()
+        except (PeerLostError, TransportError) as why:
+            self.close()
+            error = PeerLostError(f"fetch: the job that publishes at {self._address} has lost a rank: {why}", [])
+        except Exception as why:
+            error = why
+        if self._comm is None:
+            if error is not None:
+                raise error
+            return [result]
+        rows = self._comm.share([error and type(error).__name__, str(error), result], "fetch")
+        for name, text, _ in rows:
+            if name:
+                raise RAISED.get(name, Error)(text) from error
+        return [row[2] for row in rows]
+
+    def _asked(self, deadline: float) -> dict[str, Any]:
+        """The table of the publisher's rank 0, as JSON."""
+        first = self._pair(0, self._address, deadline)
+        tell(first, {"what": "table", "known": self._table and self._table.digest})
+        told: dict[str, Any] = hear(first, self._left(deadline))
         if told["lost"]:
             raise PeerLostError(f"its rank {told['lost'][0]} is gone", [])
-        layouts = heard_layouts(told["layouts"])
-        return Table(told["version"], told["names"], told["listed"], told["dtypes"], layouts, told["addresses"])
+        return told
 
-    def _planned(self, table: Table) -> Plan:
-        of = (table.names, table.dtypes, table.layouts, table.addresses)
-        if self._plan is not None and self._plan.of == of:
-            return self._plan
-        names = sorted(self._layout) if isinstance(self._layout, Mapping) else table.names
-        if unknown := [name for name in names if name not in table.names]:
-            raise ArgumentError(f"fetch: {self._address} publishes no {shown(unknown)}; it has {shown(table.names)}")
-        size = len(table.addresses)
-        rows, numbers = [], [table.names.index(name) for name in names]
-        for name, number in zip(names, numbers, strict=True):
-            wanted = self._layout[name] if isinstance(self._layout, Mapping) else self._layout
-            mine = Layout.of_ranges(wanted.shape, [[]] * size + [wanted.of(self.rank)])
-            rows.append((name, table.layouts[number], mine, dtype_named(table.dtypes[number]).itemsize))
-        moves = deal(rows, [[*range(size)], [size]])
-        dtypes = [dtype_named(table.dtypes[number]) for number in numbers]
-        kinds = [Kinds(dtype, dtype) for dtype in dtypes]
-        arrays = self._arrays(names, [row[2].shapes(size) for row in rows], dtypes)
-        words = Arrays(kinds, [], [[each.words for each in own] for own in arrays], MOST)
-        by_rank = sorted((m for m in moves if m.when == FETCH), key=lambda move: move.source.rank)
-        found = {
-            rank: list(messages(list(some), kinds, MOST))
-            for rank, some in groupby(by_rank, key=lambda move: move.source.rank)
-        }
-        self._plan = Plan(of, names, numbers, arrays, words, found, [m for m in moves if m.when == HAND_ON])
-        return self._plan
+    def _held(self, plan: Plan, table: Table, version: int, deadline: float) -> bool:
+        """Ask the sources to keep this version until it was fetched.  False: one has it no more."""
+        sources = {rank: self._pair(rank, table.addresses[rank], deadline) for rank in plan.sources}
+        for pair in sources.values():
+            tell(pair, {"what": "hold", "version": version, "kinds": plan.told_kinds()})
+        answers, lost = [], None
+        for pair in sources.values():
+            try:
+                answers.append(hear(pair, self._left(deadline)))
+            except (PeerLostError, TransportError) as why:  # the others have answered, too
+                lost = why
+        if lost is not None:
+            raise lost
+        if wrong := [why for _, why in answers if why]:
+            raise ArgumentError(f"fetch: {wrong[0]}")
+        if not plan.messages:
+            plan.cut({rank: len(pair.membership.hosts) > 1 for rank, pair in sources.items()})
+        return all(held for held, _ in answers)
 
-    def _arrays(
-        self, names: Sequence[str], shapes: Sequence[Sequence[tuple[int, ...]]], dtypes: Sequence[DType]
-    ) -> list[list[Array]]:
-        """Where the parts go: new arrays, or those of `into`."""
-        if self._into is None:
-            rows = zip(shapes, dtypes, strict=True)
-            made = [[new(shape, dtype, None, False) for shape in own] for own, dtype in rows]
-            return [[Array(each, "an array", True) for each in own] for own in made]
-        into = self._into if isinstance(self._into, Mapping) else {ONE: self._into}
-        found = []
-        for name, own, dtype in zip(names, shapes, dtypes, strict=True):
-            given = [Array(each, f"into[{name!r}]", True) for each in into.get(name, ())]
-            if [(each.shape, each.dtype) for each in given] != [(shape, dtype) for shape in own]:
-                has = ", ".join(f"{dtype}{list(shape)}" for shape in own) or "none"
-                raise ArgumentError(f"fetch: into[{name!r}] must be a list of an array for each box: {has}")
-            found.append(given)
-        return found
+    def _got(self, plan: Plan, damaged: list[Damaged]) -> None:
+        """Get what comes from the publisher."""
+        ways = []
+        for rank, mine in plan.messages.items():
+            pair = self._pairs[rank]
+            told = None if self._sent.get(rank) is plan else [plan.told(each) for each in mine]
+            tell(pair, {"what": "send", "check": plan.check, "messages": told})
+            self._sent[rank] = plan
+            ways.append(Way(pair, 0, mine, True, plan.words, None, damaged if plan.check else None))
+        drain(ways)
 
     def _pair(self, rank: int, address: str, deadline: float) -> Communicator:
         """The connection to a rank of the publisher."""
@@ -203,7 +192,7 @@ class Reader:
                 pair = pairs.connect(address, timeout=min(left, REACH), **self._how)
             except TimeoutError:
                 if rank:  # its rank 0 knows whether it is lost
-                    self._asked(self._pairs[0], deadline)
+                    self._asked(deadline)
         self._pairs[rank] = pair
         return pair
 
@@ -222,20 +211,34 @@ def _own_rank() -> int:
         return 0
 
 
+def _whole(plan: Plan, damaged: Sequence[Damaged], handed: Sequence[Damaged]) -> None:
+    for found, of in ((damaged, "of the publisher"), (handed, "of comm=")):
+        for array, box, rank in found[:1]:
+            what = f"array {plan.names[array]!r}, {words(box)}, from rank {rank} {of}"
+            raise MismatchError(f"fetch: other bits arrived than were sent: {what}", {})
+
+
 def fetch(
-    address: str, layout: Any, *, rank: int | None = None, into: Any = None, check: bool = False,
-    timeout: float | None = None, secret: str | bytes | None = None, iface: str | None = None,
-    encrypt: bool | None = None, transport: str | None = None,
+    address: str, layout: Any, *, rank: int | None = None, comm: Communicator | None = None, into: Any = None,
+    dtype: Any = None, codec: Any = None, check: bool = False, timeout: float | None = None,
+    secret: str | bytes | None = None, iface: str | None = None, encrypt: bool | None = None,
+    transport: str | None = None,
 ) -> Any:  # fmt: skip
     """The newest version of what another job has published (`hocket.publish`): the boxes that this process wants.
 
     `layout`: a `Layout`, or names and Layouts, of which this process is rank `rank` (of the default communicator's
     ranks, if there is one; else 0).  Names that are left out do not travel.  Returns a dict of lists of arrays, new or
-    those of `into`, or a list where a list was published.  All is of one version.  Each process fetches by itself: no
-    rank of the reading job waits for another.  `Reader` keeps the connections for the next time.
+    those of `into`, or a list where a list was published.  All is of one version.  `Reader` keeps the connections for
+    the next time.
 
-    `check`: compare a digest of each message at its end (MismatchError).  `secret` and the rest: as in
-    `hocket.connect`.  Errors as in `Reader.fetch`.
+    - `comm`: all of its ranks fetch together, by their ranks, and get one version.  What several of a host want crosses
+      to it once; the others read it there.  Without it each process fetches by itself, and waits for no other.
+    - `dtype`: for all or for each name; the publisher converts, rounding once.
+    - `codec`: "lossless", for all names or for each, as in `redistribute`.
+    - `check`: compare a digest of each message at its end (MismatchError).
+    - `secret` and the rest: as in `hocket.connect`.
+
+    Errors as in `Reader.fetch`.
 
     >>> import hocket, numpy as np
     >>> world = hocket.local_world(1)
@@ -246,5 +249,6 @@ def fetch(
     >>> published.close()
     """
     how: dict[str, Any] = {"secret": secret, "iface": iface, "encrypt": encrypt, "transport": transport}
-    with Reader(address, layout, rank=rank, into=into, check=check, **how) as reader:
+    how.update({"into": into, "dtype": dtype, "codec": codec, "check": check})
+    with Reader(address, layout, rank=rank, comm=comm, **how) as reader:
         return reader.fetch(timeout)

@@ -7,74 +7,26 @@ when all ranks have it; the one before stays until the next, so that who began w
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import secrets
 import threading
-from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-
-import numpy
 
 from hocket.collectives.elastic import pairs
 from hocket.collectives.job.place import meeting_path
-from hocket.collectives.layouts.boxes import count, meet
-from hocket.collectives.layouts.deal import FETCH, Held, Move
 from hocket.collectives.layouts.given import Given
-from hocket.collectives.layouts.held import Words
-from hocket.collectives.layouts.moving import MOST, Arrays, Kinds, Message, Way, drain
+from hocket.collectives.layouts.moving import Kinds
 from hocket.collectives.layouts.redistribute import agreed
-from hocket.collectives.publishing.words import ASKED, BYE, hear, heard_box, tell, told_layouts
-from hocket.errors import ArgumentError, Error, TransportError
+from hocket.collectives.publishing.serving import Offer, Serving
+from hocket.collectives.publishing.versions import Versions
+from hocket.collectives.publishing.words import here, leave
+from hocket.errors import ArgumentError, Error
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
 
-log = logging.getLogger("hocket")
 READERS = 256
 """Readers that a rank serves at once; one more is turned away."""
-KEPT = 2
-"""Versions that a rank keeps: the newest one, and the one before."""
-Version = list[list[Words]]
-"""The words of a rank's arrays, by number, in the order of its boxes."""
-
-
-class Versions:
-    """The versions that a rank offers, and how many readers hold each."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._offered: dict[int, Version] = {}
-        self._held: Counter[int] = Counter()
-        self._spare: Version | None = None
-
-    def add(self, number: int, given: Given) -> None:
-        """Copy the arrays, into memory of a version that nobody holds any more if there is one."""
-        with self._lock:
-            old = self._offered.pop(number - KEPT, None)
-            if old is not None and not self._held[number - KEPT]:
-                self._spare = old
-            copy, self._spare = self._spare, None
-        if copy is None:
-            copy = [[numpy.empty(each.words.shape, each.words.dtype) for each in some] for some in given.held]
-        for into, some in zip(copy, given.held, strict=True):
-            for words, array in zip(into, some, strict=True):
-                words[...] = array.words
-        with self._lock:
-            self._offered[number] = copy
-
-    def hold(self, number: int) -> Version | None:
-        """This version, kept as it is until `release`; None if it is not offered any more."""
-        with self._lock:
-            found = self._offered.get(number)
-            self._held[number] += found is not None
-            return found
-
-    def release(self, number: int) -> None:
-        """A reader needs it no more."""
-        with self._lock:
-            self._held[number] -= 1
 
 
 class Published:
@@ -100,8 +52,11 @@ class Published:
         self.version = 0
         """The newest one: 0, then one more with each `update`."""
         self._versions.add(0, given)
-        self.addresses: list[str] = comm.share(self._pairs.address, "publish")
+        rows = comm.share([self._pairs.address, here()], "publish")
+        self.addresses: list[str] = [address for address, _ in rows]
         """Where each rank listens."""
+        self._offer = Offer(comm.rank, given, self._kinds, rows, self._versions,
+                            lambda: (self.version, sorted(comm.world.gone.lost)))  # fmt: skip
         atexit.register(self.close)  # a Unix socket is a file
         threading.Thread(target=self._accept, daemon=True, name="hocket publish").start()
 
@@ -157,67 +112,13 @@ class Published:
             if self._room.acquire(blocking=False):
                 threading.Thread(target=self._serve, args=(pair,), daemon=True, name="hocket publish").start()
             else:
-                pair.close(timeout=0.1, log_as="a reader too many")
+                leave(pair, "a reader too many")
 
     def _serve(self, pair: Communicator) -> None:
-        """One reader, until it leaves.  Whatever goes wrong is its alone."""
-        held: list[tuple[int, Version]] = []
-        pair.set_timeout(float("inf"))
         try:
-            while (asked := hear(pair, most=ASKED)) != BYE:
-                self._answer(pair, asked, held)
-        except Error as error:
-            log.info("a reader of %s is gone: %s", self.address, error)
-        except Exception:
-            log.exception("a reader of %s asked for what it may not have", self.address)
+            Serving(self._offer, pair).run()
         finally:
-            for number, _ in held:
-                self._versions.release(number)
             self._room.release()
-            pair.close(timeout=0.1, log_as="a reader")
-
-    def _answer(self, pair: Communicator, asked: Any, held: list[tuple[int, Version]]) -> None:
-        what = asked.get("what") if isinstance(asked, dict) else None
-        if what == "table":
-            tell(pair, self._table())
-        elif what == "hold":
-            number = int(asked["version"])
-            version = self._versions.hold(number)
-            while held:
-                self._versions.release(held.pop()[0])
-            if version is not None:
-                held.append((number, version))
-            tell(pair, version is not None)
-        elif what == "send" and held:
-            arrays = Arrays(self._kinds, held[0][1], [], MOST)
-            damaged: list[Any] | None = [] if asked.get("check") else None
-            drain([Way(pair, 1, list(self._asked(asked["messages"])), False, arrays, None, damaged)])
-        else:
-            raise TransportError(f"a reader asks {str(asked)[:40]!r}")
-
-    def _table(self) -> dict[str, Any]:
-        return {
-            "version": self.version, "names": self._given.names, "listed": self._given.listed,
-            "dtypes": [kind.have.name for kind in self._kinds], "layouts": told_layouts(self._given.sources),
-            "addresses": self.addresses, "lost": sorted(self._comm.world.gone.lost),
-        }  # fmt: skip
-
-    def _asked(self, messages: Any) -> Iterator[Message]:
-        """The messages that a reader wants: parts of this rank's boxes."""
-        for straight, parts in messages:
-            moves = tuple(self._part(*part) for part in parts)
-            nbytes = sum(count(move.box) * self._kinds[move.array].have.itemsize for move in moves)
-            if len(moves) != 1 if straight else nbytes > MOST:
-                raise TransportError(f"a reader asks for a message of {len(moves)} parts and {nbytes} bytes")
-            yield Message(moves, nbytes, bool(straight))
-
-    def _part(self, array: int, place: int, told: Any) -> Move:
-        box, rank = heard_box(told), self._comm.rank
-        boxes = self._given.sources[array].of(rank) if 0 <= array < len(self._given.names) else ()
-        if not 0 <= place < len(boxes) or meet(box, boxes[place]) != box:
-            raise TransportError("a reader asks for what is not here")
-        held = Held(rank, place, boxes[place])
-        return Move(array, FETCH, box, held, held)
 
 
 def publish(

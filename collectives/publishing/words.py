@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from hocket.collectives.job.hosts import machine
 from hocket.collectives.layouts.boxes import Box, plain
 from hocket.collectives.layouts.layout import Layout
 from hocket.errors import TimeoutError, TransportError
+from hocket.system.machine import boot_id, own_folder
 
 if TYPE_CHECKING:
     from hocket.collectives.communicator.communicator import Communicator
 
-TALK = 1
-"""The tag of texts; elements have 0."""
+TALK = 3
+"""The tag of texts; elements have those before (moving.py)."""
+BLOCK, STRAIGHT, PACKS = range(3)
+"""The way of a message: through a block of memory, from memory to memory, packed."""
 BYE = {"what": "bye"}
 """The last word of a reader."""
 LONGEST, ASKED = 1 << 28, 1 << 24
 """Bytes of a text, at most: of a publisher's, and of a reader's."""
+
+
+def here() -> str:
+    """A text that processes of one host have alike."""
+    facts = {"kernel": boot_id(), "node": os.uname().nodename, "folder": own_folder(os.environ)}
+    return hashlib.blake2b(repr(machine(facts, True)).encode(), digest_size=16).hexdigest()
 
 
 def tell(pair: Communicator, value: Any, timeout: float | None = None) -> None:
@@ -40,6 +52,12 @@ def hear(pair: Communicator, timeout: float | None = None, most: int = LONGEST) 
         return json.loads(data.tobytes())
     except (ValueError, RecursionError):
         raise TransportError("what the other end says is not JSON") from None
+
+
+def leave(pair: Communicator, who: str) -> None:
+    """Close it.  The words that one end has not heard are no error of this process, whose exit code they would be."""
+    pair.close(timeout=0.1, log_as=who)
+    pair.world.unraised = False
 
 
 def told_box(box: Box) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,19 +73,31 @@ class _Mesh:
 def _told(tensor: Any) -> Told:
     if not hasattr(tensor, "placements"):
         return [list(tensor.shape), list(tensor.stride()), None, None]
-    by = []
+    by: list[int | list[int] | None] = []
     for placement in tensor.placements:
-        if type(placement).__name__ not in ("Shard", "Replicate"):
+        if type(placement).__name__ not in ("Shard", "_StridedShard", "Replicate"):
             raise ArgumentError(f"a tensor is placed by {placement}: redistribute it to Shard or Replicate first")
-        by.append(getattr(placement, "dim", None))
+        axis, before = getattr(placement, "dim", None), getattr(placement, "split_factor", None)
+        by.append(axis if axis is None or before is None else [axis, before])
     ranks = tensor.device_mesh.mesh
     return [list(tensor.shape), list(tensor.stride()), [ranks.flatten().tolist(), list(ranks.shape)], by]
 
 
-def _named(by: Sequence[int | None]) -> list[Any]:
+def _named(by: Sequence[int | list[int] | None], lengths: Sequence[int] | None = None) -> list[Any]:
+    """Placements; what FSDP2 cuts behind tensor parallel layers is cut so by a mesh of other `lengths`, too."""
     from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
 
-    return [Replicate() if axis is None else Shard(axis) for axis in by]
+    found: list[Any] = []
+    for at, each in enumerate(by):
+        if isinstance(each, list):
+            axis, before = each
+            if lengths is not None:
+                before = math.prod(n for n, other in zip(lengths[at + 1 :], by[at + 1 :], strict=True) if other == axis)
+            found.append(_StridedShard(axis, split_factor=before))
+        else:
+            found.append(Replicate() if each is None else Shard(each))
+    return found
 
 
 def _placements(name: str, told: Told, mesh: Any, placements: Any) -> list[Any]:
@@ -94,7 +107,7 @@ def _placements(name: str, told: Told, mesh: Any, placements: Any) -> list[Any]:
         return []
     if by is None:
         same = len(told[3]) == axes
-        by = _named(told[3] if same or not told[0] else [0, *[None] * (axes - 1)])
+        by = _named(told[3] if same or not told[0] else [0, *[None] * (axes - 1)], mesh.mesh.shape)
     if len(by) != axes:
         raise ArgumentError(f"redistribute: {name!r} has {len(by)} placements, and the mesh {axes} axes")
     return list(by)

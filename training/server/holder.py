@@ -22,7 +22,7 @@ from hocket.training.server.shards.clocks import staleness
 from hocket.training.server.shards.packing import ALL, unpacked
 from hocket.training.server.shards.shard import HEAD
 from hocket.training.server.shards.snapshots import Folder
-from hocket.training.server.tables import Layout, Rows, Table
+from hocket.training.server.tables import Places, Rows, Table
 from hocket.training.server.views import Says, View
 from hocket.training.server.wire import frames
 from hocket.training.server.wire.frames import (
@@ -71,7 +71,7 @@ class Holder:
         self.who = f"rank {comm.rank}: serve"
         self.tables, self._clock, self.copies = tables, clock, copies
         self._shards = 0 if on is None else len(on)
-        self.layout = Layout(tables, self._shards or 1)
+        self.layout = Places(tables, self._shards or 1)
         self.folder = None if snapshot is None else Folder(snapshot)
         self._cold = cold
         self._most: dict[tuple[int, int, int], float] = {}
@@ -134,7 +134,7 @@ class Holder:
         if view is not None:
             self._shards, (self._clock, self.copies) = view.shards, view.settings
             if self.layout.shards != view.shards:
-                self.layout, self._most = Layout(self.tables, view.shards), {}
+                self.layout, self._most = Places(self.tables, view.shards), {}
             for number in range(view.shards):
                 self._take_role(view, number)
         with self._viewed:

@@ -14,7 +14,7 @@ from hocket.training.server.shards.dealing import Lazy
 from hocket.training.server.shards.shard import COPY, Shard
 from hocket.training.server.shards.snapshots import Book, Folder
 from hocket.training.server.shards.store import Tables
-from hocket.training.server.tables import Layout
+from hocket.training.server.tables import Places
 from hocket.training.server.views import HEAD, PART, WHOLE
 from hocket.training.server.wire.frames import framed
 from hocket.training.server.wire.link import Link
@@ -42,7 +42,7 @@ Out = list[tuple[int, Any]]
 class Replica:
     """`whole`: it holds the shard, from the beginning or from a snapshot."""
 
-    def __init__(self, layout: Layout, number: int, bound: float, whole: bool, cold: str | None = None) -> None:
+    def __init__(self, layout: Places, number: int, bound: float, whole: bool, cold: str | None = None) -> None:
         self.layout, self.number, self.lock = layout, number, threading.Lock()
         self._saving = threading.Lock()
         self.tables = Tables(layout, number, cold)

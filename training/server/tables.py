@@ -182,7 +182,7 @@ class Part(NamedTuple):
     shard: int
 
 
-class Layout:
+class Places:
     """The tables in the order of their names, and where their parts are."""
 
     def __init__(self, tables: Mapping[str, Table], shards: int) -> None:

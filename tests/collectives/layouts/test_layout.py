@@ -53,6 +53,10 @@ def test_a_mesh() -> None:
         rows, columns = 2 * (2 * data + copy), 4 * tensor
         assert np.array_equal(layout.parts(x, rank)[0], x[rows : rows + 2, columns : columns + 4])
     assert Layout.placed((8,), {"a": 3}, [None]) == Layout.replicated((8,), 3)
+    mesh = types.SimpleNamespace(axes={"data": 2, "tensor": 2}, places=[3, 0, 4, 1])  # hocket's: 2 is spare
+    layout = Layout.placed((4, 6), mesh, (None, "tensor"))
+    assert [[box[1] for box in own] for own in layout.boxes] == [
+        [slice(3, 6, 1)], [slice(3, 6, 1)], [], [slice(0, 3, 1)], [slice(0, 3, 1)]]  # fmt: skip
 
 
 def test_layouts_of_others() -> None:
@@ -71,6 +75,11 @@ def test_layouts_of_others() -> None:
     twice = Layout.of_dtensor(mesh, [shard, shard], (5,))  # parts as torch.chunk cuts them, and cuts them again
     rows = [(box[0].start, box[0].stop) for box in (twice.boxes[rank][0] for rank in (2, 0, 1, 3))]
     assert rows == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    strided = type("_StridedShard", (), {"dim": 0, "split_factor": 2})()  # behind two parts along the next axis
+    layout = Layout.of_dtensor(mesh, [strided, shard], (8,))
+    assert [layout.boxes[rank] for rank in (2, 0, 1, 3)] == [[(slice(i, i + 2, 1),)] for i in (0, 4, 2, 6)]
+    with pytest.raises(hocket.ArgumentError, match="a rank's part is not a box"):
+        Layout.of_dtensor(mesh, [strided, whole], (8,))
     with pytest.raises(hocket.ArgumentError, match="redistribute it to Shard or Replicate first"):
         Layout.of_dtensor(mesh, [type("Partial", (), {})(), whole], (5,))
 

@@ -19,14 +19,14 @@ from hocket.training.server.shards.dealing import Lazy
 from hocket.training.server.shards.index import Index
 from hocket.training.server.shards.snapshots import Book, Folder
 from hocket.training.server.shards.store import Change, Tables, What
-from hocket.training.server.tables import Layout
+from hocket.training.server.tables import Places
 from support.worlds import same
 
 WIDTH, KEYS = 3, 4000
 
 
-def layout(room: int | None, shards: int = 1) -> Layout:
-    return Layout({"e": Rows(WIDTH, optimizer=Adam(0.1), seed=4, room=room), "w": Range(5)}, shards)
+def layout(room: int | None, shards: int = 1) -> Places:
+    return Places({"e": Rows(WIDTH, optimizer=Adam(0.1), seed=4, room=room), "w": Range(5)}, shards)
 
 
 ROOM = 1024 * layout(None).tables[0].line  # type: ignore[union-attr]
@@ -153,7 +153,7 @@ def fills_and_is_cut(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, small: bool
 
 
 def test_memory_is_bounded_by_the_room(tmp_path: Any) -> None:
-    made = Layout({"e": Rows(64, optimizer=SGD(1.0), room=1 << 20)}, 1)
+    made = Places({"e": Rows(64, optimizer=SGD(1.0), room=1 << 20)}, 1)
     tables = Tables(made, 0, str(tmp_path))
     tracemalloc.start()
     try:

@@ -13,7 +13,7 @@ from hocket.training.server.shards.dealing import dealt
 from hocket.training.server.shards.rounds import Round
 from hocket.training.server.shards.shard import Shard
 from hocket.training.server.shards.store import Change, Tables, What
-from hocket.training.server.tables import Layout
+from hocket.training.server.tables import Places
 from hocket.training.server.wire.messages import Answer, Clock, Hello, Pull, Push, Refused, Role
 from support.shard_simulator import Means, SimulatedJob, walk, wander
 
@@ -43,7 +43,7 @@ def test_random_orders_with_deaths_and_links_that_end(servers: int) -> None:
 
 def test_a_worker_that_comes_has_no_part_in_a_round_before() -> None:
     """Another shard's clocks may be ahead, and it begins at those."""
-    tables = Tables(Layout({"w": Range(1, optimizer=SGD(1.0), mean=True)}, 1), 0)
+    tables = Tables(Places({"w": Range(1, optimizer=SGD(1.0), mean=True)}, 1), 0)
     shard = Shard(tables, Clocks(0), whole=True)
 
     def take(*changes: Any) -> None:
@@ -57,7 +57,7 @@ def test_a_worker_that_comes_has_no_part_in_a_round_before() -> None:
     take((1, 1, Clock(0)), (2, 1, Clock(0)), (1, 2, values(1.0)), (1, 3, Clock(1)))
     shard.take(Role(1, True, False, frozenset({1, 2, 3})))
     take((3, 1, Clock(1)))
-    again = Tables(Layout({"w": Range(1, optimizer=SGD(1.0), mean=True)}, 1), 0)
+    again = Tables(Places({"w": Range(1, optimizer=SGD(1.0), mean=True)}, 1), 0)
     again.load((0, 0), tables.dump((0, 0)))
     assert again.held[0, 0].round.numbers() == tables.held[0, 0].round.numbers() == [0, 1, 1, 3, 1]
     take((2, 2, values(3.0)))
@@ -78,7 +78,7 @@ def test_a_worker_that_comes_has_no_part_in_a_round_before() -> None:
 
 def test_workers_of_a_new_job_begin_a_round_anew() -> None:
     """Pushes of the old ones that had not stepped are dropped; the values go on, dealt to other shards, too."""
-    layout = Layout({"w": Range(2, optimizer=SGD(1.0), mean=True)}, 1)
+    layout = Places({"w": Range(2, optimizer=SGD(1.0), mean=True)}, 1)
     tables = Tables(layout, 0)
     shard = Shard(tables, Clocks(0), whole=True)
 
@@ -97,7 +97,7 @@ def test_workers_of_a_new_job_begin_a_round_anew() -> None:
     push(1, 4, 8.0)
     assert isinstance(push(1, 5, 8.0)[0][1], Refused), "one push a round"
     held = tables.dump((0, 0))
-    again = dealt(layout, [{(0, 0): held}], Layout(layout.by_name, 2), 1)
+    again = dealt(layout, [{(0, 0): held}], Places(layout.by_name, 2), 1)
     assert again[0, 1]["round"].tolist() == [0, 0, 0] and again[0, 1]["values"].tolist() == [-1.5]
     shard.take(Role(1, True, False, frozenset({7})))
     shard.take(Push(1, 7, 1, Clock(0)))

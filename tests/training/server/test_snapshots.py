@@ -22,13 +22,13 @@ from hocket.training.flat import digest
 from hocket.training.server.shards import snapshots
 from hocket.training.server.shards.dealing import dealt, misfit
 from hocket.training.server.shards.store import Change, Tables
-from hocket.training.server.tables import Layout, shares
+from hocket.training.server.tables import Places, shares
 from support.worlds import same
 
 
 def test_snapshots_are_checked(tmp_path: pathlib.Path) -> None:
     """The newest that is whole is read; two stay; other tables and other versions are refused."""
-    folder, layout = snapshots.Folder(str(tmp_path)), Layout({"w": Range(9), "e": Rows(1)}, 3)
+    folder, layout = snapshots.Folder(str(tmp_path)), Places({"w": Range(9), "e": Rows(1)}, 3)
     for order in (3, 7, 11):
         book = snapshots.Book(order, {2**47: order, 5: 1}, {5: 4})
         rows = {"keys": np.zeros(0, np.int64), "values": np.zeros((0, 1), np.float32)}
@@ -48,10 +48,10 @@ def test_snapshots_are_checked(tmp_path: pathlib.Path) -> None:
         folder.newest(layout, 2)
     (tmp_path / names[1]).write_bytes(whole)
     with pytest.raises(hocket.ArgumentError, match="other tables"):
-        folder.newest(Layout({"w": Range(9), "e": Rows(2)}, 3), 2)
+        folder.newest(Places({"w": Range(9), "e": Rows(2)}, 3), 2)
     assert folder.newest(layout, 1) is None
     with pytest.raises(hocket.ArgumentError, match="of 3 servers, but that of shard 0 is missing, and 2 servers"):
-        folder.newest(Layout(layout.by_name, 2), 0)
+        folder.newest(Places(layout.by_name, 2), 0)
 
 
 DEALT: dict[str, Range | Rows] = {"w": Range(11, optimizer="adam", slice=16), "e": Rows(2, optimizer="momentum")}
@@ -59,7 +59,7 @@ DEALT: dict[str, Range | Rows] = {"w": Range(11, optimizer="adam", slice=16), "e
 
 def full(value: float) -> Tables:
     """All of the tables on one shard: an element tells where it is, and which set it is of."""
-    held = Tables(Layout(DEALT, 1), 0)
+    held = Tables(Places(DEALT, 1), 0)
     for item in held.items():
         keys = None if item[0] else np.arange(40)
         for _ in range(2):
@@ -70,7 +70,7 @@ def full(value: float) -> Tables:
 
 def of_shards(held: Tables, shards: int) -> list[Tables]:
     """The same, dealt."""
-    old, new = Layout(DEALT, 1), Layout(DEALT, shards)
+    old, new = Places(DEALT, 1), Places(DEALT, shards)
     made = [Tables(new, shard) for shard in range(shards)]
     for shard, tables in enumerate(made):
         for item, arrays in dealt(old, [{item: held.dump(item) for item in held.items()}], new, shard).items():
@@ -82,14 +82,14 @@ def written(folder: snapshots.Folder, value: float, shards: int, order: int, onl
     for shard in only if only is not None else range(shards):
         tables = of_shards(full(value), shards)[shard]
         state = {item: tables.dump(item) for item in tables.items()}
-        folder.write(Layout(DEALT, shards), shard, snapshots.Book(order, {}, {}), state)
+        folder.write(Places(DEALT, shards), shard, snapshots.Book(order, {}, {}), state)
 
 
 def read(folder: snapshots.Folder, shards: int) -> list[dict[Any, Any]]:
     """Values with which all shards begin, by key or place: which elements they have, once each."""
     rows: dict[int, Any] = {}
     slices: dict[int, Any] = {}
-    layout = Layout(DEALT, shards)
+    layout = Places(DEALT, shards)
     for shard in range(shards):
         found = folder.newest(layout, shard)
         assert found is not None
@@ -149,7 +149,7 @@ def test_snapshots_of_version_1(tmp_path: pathlib.Path) -> None:
     for left in (tmp_path / "1").glob("*-of-*"):
         left.unlink()
     with pytest.raises(hocket.ArgumentError, match=r"hocket-shard/1\) is not of a job of 1 servers"):
-        snapshots.Folder(str(tmp_path / "1")).newest(Layout(FIRST, 1), 0)
+        snapshots.Folder(str(tmp_path / "1")).newest(Places(FIRST, 1), 0)
 
 
 def goes_on(comm: Communicator, folder: str, began: float) -> None:
@@ -173,7 +173,7 @@ def test_a_job_goes_on_from_a_snapshot(tmp_path: pathlib.Path) -> None:
             world.run(goes_on, str(tmp_path), began)
 
 
-LAYOUT = Layout({"e": Rows(2, optimizer="adam", rows=9), "w": Range(4)}, 1)
+LAYOUT = Places({"e": Rows(2, optimizer="adam", rows=9), "w": Range(4)}, 1)
 
 
 def one(folder: snapshots.Folder, order: int) -> pathlib.Path:

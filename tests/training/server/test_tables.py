@@ -13,7 +13,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 from hocket.training import SGD, Adagrad, Adam, Client, Lamb, Range, Rows, serve
 from hocket.training.server.shards.store import Change, Tables, What
-from hocket.training.server.tables import SHARES, Layout, shares
+from hocket.training.server.tables import SHARES, Places, shares
 from hocket.training.server.worker.encoding import Encoder, wire_codec
 from support.worlds import same, spread
 
@@ -29,7 +29,7 @@ MAKERS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_optimizers_are_torchs(name: str) -> None:
     mine, torchs = MAKERS[name]
-    layout = Layout({"w": Range(N, optimizer=mine, initial=1.0, slice=40), "e": Rows(N, optimizer=mine, scale=0.0)}, 1)
+    layout = Places({"w": Range(N, optimizer=mine, initial=1.0, slice=40), "e": Rows(N, optimizer=mine, scale=0.0)}, 1)
     store, dice = Tables(layout, 0), np.random.default_rng(3)
     parameter = torch.nn.Parameter(torch.ones(N))
     row = torch.nn.Parameter(torch.zeros(N))
@@ -47,7 +47,7 @@ def test_optimizers_are_torchs(name: str) -> None:
 
 
 def test_a_reader_keeps_what_it_was_lent() -> None:
-    store = Tables(Layout({"w": Range(4)}, 1), 0)
+    store = Tables(Places({"w": Range(4)}, 1), 0)
     seen = store.read(What(0, 0, None))
     store.apply(Change(0, 0, None, np.ones(4, np.float32)))
     assert (seen == 0).all() and (store.held[0, 0].values == 1).all()

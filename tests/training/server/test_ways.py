@@ -22,7 +22,7 @@ from hocket.training.server.replica import Replica
 from hocket.training.server.shards.clocks import staleness
 from hocket.training.server.shards.shard import HEAD
 from hocket.training.server.shards.store import Change, What
-from hocket.training.server.tables import Layout
+from hocket.training.server.tables import Places
 from hocket.training.server.wire.frames import FORWARD, PUSH, SHORT, framed, message
 from hocket.training.server.wire.link import EACH, SURE, Link
 from hocket.training.server.wire.messages import OPEN, Cut, Gone, Role
@@ -303,7 +303,7 @@ class Job:
         self.shards, self.room, self.blocking, self.ahead = shards, room, blocking, 4 * EACH
         self.most, self.pushes, self.clocks = most or max(1, OPEN // shards), pushes, clocks
         self.bound, self.generation, self.copies = staleness(clock), -1, copies
-        self.layout = Layout({"w": Range(shards, slice=4)}, shards)
+        self.layout = Places({"w": Range(shards, slice=4)}, shards)
         self.acts: list[list[Any]] = []
         self.servers = [Server(self, number) for number in range(servers)]
         self.workers = [Worker(self, 1 + number) for number in range(workers)]

@@ -32,14 +32,15 @@ class Shards:
     def __init__(
         self, optimizer: Optimizer, comm: Any, parameters: Any, *, units: Sequence[Sequence[str]] | None = None,
         clip: float | None = None, order: str = "rank", codec: Any = None, alike: Alike | None = None,
-        shards: str | None = None,
+        shards: str | None = None, states: Sequence[dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         self.optimizer, self.comm, self.clip, self.order, self.codec = optimizer, comm, clip, order, codec
         self.axes: list[Any] = []
         """Axes along which the model is cut besides `comm`: norms go over them, too."""
         layered = isinstance(optimizer, Layered)
         around = self._around_it = self._around(parameters, units, alike) if layered or clip is not None else None
-        agree(comm, "Sharded", lambda: self._said(parameters, units, shards))
+        begins = {"states": states is not None}
+        agree(comm, "Sharded", lambda: {**self._said(parameters, units, shards), **begins})
         self.inside, self.outside = _apart(comm, shards)
         """Ranks that have the other shards; and those that have this one, too, if there are any."""
         me, size = self.inside.rank, self.inside.size
@@ -50,21 +51,25 @@ class Shards:
         self.w, self.gradient = (np.empty(self.size, self.flat.dtype) for _ in "wg")
         self.slots = {name: np.zeros_like(self.w) for name in optimizer.slots}
         self.steps = 0
-        self._own = pieces(self.flat, self.units, me)
+        self.own = pieces(self.flat, self.units, me)
+        """This rank's pieces."""
         coded = codec is not None or getattr(self.inside, "codec", None) is not None  # an axis of a Mesh may have one
         self._exact = self.flat.exact() and not coded
         """Do the parameters show all bits of `w`?"""
         self._coarse: Array | None = np.empty_like(self.w) if coded else None
         """The values of `w` that all ranks have got by a codec."""
-        self._begin()
-        self._counted = self._own
+        if states is None:
+            self._begin()
+        else:
+            self._load(states)
+        self._counted = self.own
         """The part of the shard that counts on this rank in the norm."""
         if around is not None:
             counted, wrong = around.counted()
             self._tell(wrong)
-            self._counted = [piece for piece in self._own if piece.name in counted]
+            self._counted = [piece for piece in self.own if piece.name in counted]
         joined = [] if around is None or not layered else around.joined()
-        self._pieces = (Pieces(self.flat, self._own, self.inside, joined),) if layered else ()
+        self._pieces = (Pieces(self.flat, self.own, self.inside, joined),) if layered else ()
 
     # --- what each stage says
 
@@ -82,7 +87,7 @@ class Shards:
 
     def _take_changes(self) -> None:
         """Take parameters that others have loaded, clamped, masked or averaged since the last step."""
-        for name, first, where in self._own:
+        for name, first, where in self.own:
             w = self.w[where]
             if self._exact:
                 w[...] = self.flat.piece(name, first, w.size)
@@ -111,7 +116,7 @@ class Shards:
 
     def _once(self) -> Array:
         """The gradient, without what other ranks count."""
-        if len(self._counted) == len(self._own):
+        if len(self._counted) == len(self.own):
             return self.gradient
         return np.concatenate([self.gradient[:0], *(self.gradient[piece.shard] for piece in self._counted)])
 
@@ -267,23 +272,33 @@ class Shards:
 
     def state_dict(self) -> dict[str, Any]:
         """{"kind": "sharded/1", "size", "rank", "step", "arrays": {"m/NAME": this rank's part}, "numbers"}."""
-        return states.saved(self)
+        return states.saved(self, self.inside.rank, {what: vector.copy() for what, vector in self.vectors.items()})
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Go on from `state_dict()`: this rank's; or those of all ranks, in order, of a group of any size and stage.
+        """Go on from `state_dict()`s that a group of any size and stage made: each rank gives those that it has.
 
-        All ranks call it.  The parameters become those of the state.  ArgumentError on all ranks, of which none has
-        changed anything, if one cannot take its state.
+        This rank's own, those of all ranks, or []: what a rank lacks comes from one that gives it, and no rank needs
+        all.  All ranks call it.  The parameters become those of the state.  ArgumentError on all ranks, of which none
+        has changed anything, if one cannot take its state, or no rank gives a part.
         """
-        given, wrong = [saved] if isinstance(saved, dict) else [*saved], ""
+        self._load([saved] if isinstance(saved, dict) else [*saved])
+
+    def _load(self, given: Sequence[dict[str, Any]]) -> None:
+        said, step, wrong = {}, 0, ""
         try:
-            found = states.found(self, given)
+            said = states.told(self, given)
         except ArgumentError as error:
             wrong = str(error)
         self._tell(wrong)
-        for vector, where, part in found:
+        rows = self.comm.share(said, "Sharded")
+        try:
+            step, wrong = states.step_of(rows), states.lacking(self, rows)
+        except ArgumentError as error:
+            wrong = str(error)
+        self._tell(wrong)
+        for vector, where, part in states.moved(self, given, rows):
             vector[where] = part
-        self.steps = int(given[0]["step"])
+        self.steps = step
         self._spread()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from hocket.training.flat import Array
 from hocket.training.server.optimizers import Optimizer
 from hocket.training.server.shards.store import GATHERED, ROUND, Item, unlike
-from hocket.training.server.tables import Layout, Part, shares
+from hocket.training.server.tables import Part, Places, shares
 
 State = Mapping[Item, Mapping[str, Array]]
 """A shard's arrays, as `Tables.dump` gives them."""
@@ -32,7 +32,7 @@ class Lazy(State):
         return len(self._calls)
 
 
-def dealt(old: Layout, states: Sequence[State], new: Layout, shard: int) -> State:
+def dealt(old: Places, states: Sequence[State], new: Places, shard: int) -> State:
     """The state of this shard of `new`, made of those of all shards of `old`, which has the same tables."""
     made: dict[Item, Callable[[], Mapping[str, Array]]] = {}
     for number, part in new.of(shard):
@@ -69,7 +69,7 @@ def _slice(
     return made
 
 
-def misfit(layout: Layout, shard: int, state: State) -> str:
+def misfit(layout: Places, shard: int, state: State) -> str:
     """Why this cannot be the state of this shard, or ""."""
     wanted = {(number, part.number if part else 0) for number, part in layout.of(shard)}
     rows = {number for number, part in layout.of(shard) if part is None}

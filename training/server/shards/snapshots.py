@@ -29,7 +29,7 @@ from hocket.errors import ArgumentError
 from hocket.training.flat import EXACT, digest
 from hocket.training.server.shards.dealing import Lazy, State, dealt, misfit
 from hocket.training.server.shards.packing import packed, unpacked
-from hocket.training.server.tables import Layout
+from hocket.training.server.tables import Places
 
 log = logging.getLogger("hocket")
 VERSION, BEFORE = "hocket-shard/2", "hocket-shard/1"
@@ -77,7 +77,7 @@ class Folder:
                 f"user {status.st_uid} with mode {status.st_mode & 0o7777:04o}"
             )
 
-    def write(self, layout: Layout, shard: int, book: Book, state: State) -> None:
+    def write(self, layout: Places, shard: int, book: Book, state: State) -> None:
         """Returns when it is on disk.  The state's items are asked for one by one."""
         items: list[list[int]] = [[*item, EXACT] for item in state]
         head = {
@@ -118,7 +118,7 @@ class Folder:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(self.path, old.name))
 
-    def newest(self, layout: Layout, shard: int, below: float = math.inf) -> tuple[Book, State] | None:
+    def newest(self, layout: Places, shard: int, below: float = math.inf) -> tuple[Book, State] | None:
         """The newest that is whole; None: there is none.  `below`: of orders of other numbers of shards.
 
         Raises ArgumentError: it is of other tables, of another version, or of another number of shards and in part.
@@ -130,7 +130,7 @@ class Folder:
             return own
         there = {each.shard for each in files if each.shards == last.shards}
         self._are_all(range(len(there) + 1), there, last, layout)  # a name may say any number
-        old, states = Layout(layout.by_name, last.shards), {}
+        old, states = Places(layout.by_name, last.shards), {}
         for i in range(old.shards):
             found = self.newest(old, i, last.order)
             if found is not None:
@@ -139,7 +139,7 @@ class Folder:
         log.info("%s: snapshots of %d servers are dealt to %d", self.path, old.shards, layout.shards)
         return Book(last.order + 1, {}, {}), dealt(old, [*states.values()], layout, shard)
 
-    def _are_all(self, wanted: Iterable[int], there: Container[int], last: File, layout: Layout) -> None:
+    def _are_all(self, wanted: Iterable[int], there: Container[int], last: File, layout: Places) -> None:
         """Raises ArgumentError: this shard of another number of servers is missing."""
         for i in wanted:
             if i < last.shards and i not in there:
@@ -156,7 +156,7 @@ class Folder:
         files = [File(int(match[2] or count), int(match[1]), int(match[3]), name) for match, name in found]
         return sorted(files, key=lambda each: each.order, reverse=True)
 
-    def _whole(self, files: list[File], layout: Layout) -> tuple[Book, State] | None:
+    def _whole(self, files: list[File], layout: Places) -> tuple[Book, State] | None:
         """The first of these that is whole."""
         for each in files:
             try:
@@ -167,7 +167,7 @@ class Folder:
                 log.warning("snapshot %s is not whole: %r", each.name, error)
         return None
 
-    def _read(self, file: File, layout: Layout) -> tuple[Book, State]:
+    def _read(self, file: File, layout: Places) -> tuple[Book, State]:
         path = os.path.join(self.path, file.name)
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             head = json.loads(opened.readline(HEAD))

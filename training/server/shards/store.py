@@ -15,7 +15,7 @@ from hocket.training.server.shards.cold import default
 from hocket.training.server.shards.lines import Lines
 from hocket.training.server.shards.packing import ALL, packed
 from hocket.training.server.shards.rounds import Round
-from hocket.training.server.tables import Layout, Part, Range, Rows, finite, shares
+from hocket.training.server.tables import Part, Places, Range, Rows, finite, shares
 
 Item = tuple[int, int]
 """A table and a slice of it; for rows, so many (lines.py)."""
@@ -159,7 +159,7 @@ class Slice:
         self._saved = {}
 
 
-def unlike(layout: Layout, shard: int, item: Item, arrays: Mapping[str, Array], of_a_user: bool = False) -> str:
+def unlike(layout: Places, shard: int, item: Item, arrays: Mapping[str, Array], of_a_user: bool = False) -> str:
     """Why these arrays cannot be what this shard has of an item, as `dump` gives it, or "".
 
     `of_a_user`: as `state` gives it.
@@ -196,7 +196,7 @@ def unlike(layout: Layout, shard: int, item: Item, arrays: Mapping[str, Array], 
 class Tables:
     """A `Store`, as shard.py has it.  `folder`: for rows that do not fit the room of their table."""
 
-    def __init__(self, layout: Layout, shard: int, folder: str | None = None) -> None:
+    def __init__(self, layout: Places, shard: int, folder: str | None = None) -> None:
         self.held: dict[Item, Any] = {}
         self._layout, self._shard, self._encoded = layout, shard, 0
         for number, part in layout.of(shard):

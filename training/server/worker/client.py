@@ -18,7 +18,7 @@ from hocket.training.server.optimizers import Array
 from hocket.training.server.serve import Server
 from hocket.training.server.shards.packing import ALL
 from hocket.training.server.shards.store import Change, What
-from hocket.training.server.tables import LONGEST, Layout, Part, Range, Rows, Table, as_keys, finite, shares
+from hocket.training.server.tables import LONGEST, Part, Places, Range, Rows, Table, as_keys, finite, shares
 from hocket.training.server.views import Says
 from hocket.training.server.wire.messages import drawn
 from hocket.training.server.worker.encoding import Encoder, as_values, wire_codec
@@ -61,7 +61,7 @@ class Client:
         named = holder.named if holder is not None else drawn()
         self.uid = named.uid
         given: Any = holder.tables if holder is not None else tables
-        self.layout = Layout(given, 1)
+        self.layout = Places(given, 1)
         member = holder.member if holder is not None else None
         self.who = f"rank {comm.rank if member is None else member.comm.rank}: Client"
         self._encoder, self._answers = Encoder(wire_codec(codec)), wire_codec(answers)
@@ -76,7 +76,7 @@ class Client:
         self._member = holder.member if self._own is None else self._own  # type: ignore[union-attr]
         self.ways: list[Way] = self._heads.ways
         """To each shard."""
-        self.layout = Layout(given, len(self.ways))
+        self.layout = Places(given, len(self.ways))
         rank = comm.rank if member is None else member.comm.rank
         self._parts = [rotated(parts, rank + 1) for parts in self.layout.parts]
         """Each table's slices: every worker begins with another one, so that they do not all wait for one server."""

@@ -70,6 +70,30 @@ def another_mesh() -> None:
         hocket.torch.redistribute(state, pair, [Shard(0), Shard(1)])
 
 
+@case(4)
+def shards_over_tensor_parallel() -> None:
+    """FSDP2's parts of layers that are cut already, uneven ones too: torch's _StridedShard."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    grid, pair = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor")), DeviceMesh("cpu", [1, 3])
+    for width in (8, 6):
+        layer = nn.Linear(5, width)
+        whole = {name: x.detach().clone() for name, x in layer.state_dict().items()}
+        parallelize_module(layer, grid["tensor"], ColwiseParallel())
+        fully_shard(layer, mesh=grid["data"])
+        state = layer.state_dict()
+        assert type(state["weight"].placements[0]).__name__ == "_StridedShard"
+        for name, x in hocket.torch.redistribute(state, pair, [Shard(0)]).items():
+            assert torch.equal(x.to_local(), whole[name].chunk(2)[(1, 3).index(rank())])
+        for lengths in ((2, 2), (4, 1), (1, 4)):
+            other = init_device_mesh("cpu", lengths)
+            for name, x in hocket.torch.redistribute(state, other).items():
+                assert torch.equal(x.full_tensor(), whole[name]), (lengths, name)
+
+
 @case(2)
 def tensor_parallel() -> None:
     """Columns, then rows, with the sequence sharded between, and the loss over sharded classes."""
