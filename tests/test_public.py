@@ -53,7 +53,7 @@ NAMES = {
     """,
     "hocket.extending": """
         ADJOINTS Aside DTYPES Op PremulSum REDUCING TORCH_NAMES at_once check_op digest drive fail_at_exit
-        hierarchical outside_group pass_over
+        hierarchical outside_group pass_over put_off
     """,
     "hocket.hosting": """
         FAREWELL FolderStore Store call cause has_secret here join limit local_meeting notice own_address
