@@ -69,7 +69,7 @@ NAMES = {
         serve tune
     """,
     "hocket.torch": """
-        Checkpointed DistributedOptimizer Served ServedEmbedding bf16_compress_hook check compress into_trace
+        Checkpointed DistributedOptimizer Served ServedEmbedding bf16_compress_hook check compress empty into_trace
         is_loss monitored_barrier redistribute register renew use with_arrays with_tensors
     """,
     "hocket.horovod.torch": """
