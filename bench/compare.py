@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from hocket.bench.harness import machine, others
-from hocket.bench.harness.measure import Effort, measure
+from hocket.bench.harness.measure import Effort, beside_name, measure
 from hocket.bench.harness.page import HEADER, into_section, line, nearest, place, title
 from hocket.bench.harness.result import Result, file_name, read, write
 from hocket.bench.harness.targets import TARGETS, Target
@@ -37,6 +37,9 @@ INTEL_CHEATS = "impi"
 
 SPINS = "mpich-single"
 """Waits without ever yielding: with more ranks than cores a call takes milliseconds, and the run would take hours."""
+
+TURNS, SLICE, FEWEST, MOST = 3, 0.2, 25, 2000
+"""Turns of each library for p90 and p99, about how many seconds one takes, and the fewest and most calls of it."""
 
 
 class Machine:
@@ -111,8 +114,11 @@ def _result(
         effort = replace(effort, touch=target.touch)
         (row,) = measure([one], ours, rivals, effort, line=(lambda: _line(apart)) if told else None)
         result = Result(target, {"hocket": row.seconds, **row.peers}, row.blocks, row.algorithm)
-        teams = [ours, *(team for team in rivals if target.busy and team.name in row.peers)]
-        result.slow = {team.name: _p99(team) for team in teams if row.seconds < 1e-3}
+        worst = result.worst_mpi[0] if result.worst_mpi else ""
+        able = [team for team in rivals if team.name in row.peers]
+        beside = [t for t in able if t.name == worst or target.busy and t.name.startswith("openmpi")]
+        for team in beside or [ours]:
+            result.tails |= _tails(team, result.seconds[team.name], target.touch)
     if target.collective == "allreduce" and target.dtype == "float32" and not target.touch:
         plain[one.count] = row.seconds
     result.plain = plain.get(one.count) if target.own else None
@@ -120,10 +126,20 @@ def _result(
     return result
 
 
-def _p99(team: Team) -> float:
-    """Seconds that one call in a hundred takes longer than, of calls one after the other."""
-    each = sorted(s for report in team.order("each", iterations=2000) for s in report["each"])
-    return float(each[len(each) * 99 // 100])
+def _tails(team: Team, seconds: float, touch: bool) -> dict[str, tuple[float, float]]:
+    """p90 and p99 of calls one after the other, of this team's and before it of hocket's beside it.
+
+    The median of so many turns.  `seconds`: about what a call takes.
+    """
+    both = {team.name: team} if team.beside is None else {beside_name(team.name): team.beside, team.name: team}
+    count = max(FEWEST, min(MOST, int(SLICE / seconds)))
+    turns = [{name: _quantiles(each, count, touch) for name, each in both.items()} for _ in range(TURNS)]
+    return {name: (median(t[name][0] for t in turns), median(t[name][1] for t in turns)) for name in both}
+
+
+def _quantiles(team: Team, count: int, touch: bool) -> tuple[float, float]:
+    each = sorted(s for report in team.order("each", iterations=count, touch=touch) for s in report["each"])
+    return float(each[len(each) * 90 // 100]), float(each[len(each) * 99 // 100])
 
 
 @contextmanager

@@ -53,7 +53,7 @@ NAMES = {
     """,
     "hocket.extending": """
         ADJOINTS Aside DTYPES Op PremulSum REDUCING TORCH_NAMES at_once check_op digest drive fail_at_exit
-        hierarchical outside_group pass_over
+        hierarchical outside_group pass_over put_off
     """,
     "hocket.hosting": """
         FAREWELL FolderStore Store call cause has_secret here join limit local_meeting notice own_address
@@ -69,7 +69,7 @@ NAMES = {
         serve tune
     """,
     "hocket.torch": """
-        Checkpointed DistributedOptimizer Served ServedEmbedding bf16_compress_hook check compress into_trace
+        Checkpointed DistributedOptimizer Served ServedEmbedding bf16_compress_hook check compress empty into_trace
         is_loss monitored_barrier redistribute register renew use with_arrays with_tensors
     """,
     "hocket.horovod.torch": """

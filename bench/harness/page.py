@@ -14,8 +14,8 @@ from hocket.errors import ArgumentError
 
 NEXT, END = "<!-- make compare: the next kind of CPU -->", "<!-- end -->"
 HEADER = (
-    "| what | hocket us | p99 us | MPI us | ours / MPI | near | far | target | x faster than Gloo | target | "
-    "ours / machine | target | falls short |\n|" + "---|" * 13
+    "| what | hocket us | p90, p99 us | MPI us | p90, p99 us | ours / MPI | near | far | target | x faster than Gloo | "
+    "target | ours / machine | target | falls short |\n|" + "---|" * 14
 )
 
 
@@ -33,8 +33,9 @@ def line(result: Result, near: float = 0.0) -> str:
     cells = [
         title(t),
         micro(result.ours),
-        micro(result.slow["hocket"]) if result.slow else "",
+        _tail(result.own_tail(mpi[0] if mpi else "")) if result.tails else "",
         f"{micro(mpi[1])} ({mpi[0]})" if mpi else "",
+        _tail(result.tails[mpi[0]]) if mpi and mpi[0] in result.tails else "",
         f"{mpi[2]:.2f}" if mpi else "",
         *(f"{ratio:.2f} ({n})" if n else "" for ratio, n in result.by_distance(near)),
         f"{t.mpi:g}" if t.mpi else "",
@@ -45,6 +46,11 @@ def line(result: Result, near: float = 0.0) -> str:
         "; ".join(result.verdicts),
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def _tail(both: tuple[float | None, float]) -> str:
+    """8.01, or, where the first was measured, 1.40, 8.01."""
+    return ", ".join(micro(each) for each in both if each is not None)
 
 
 def place(about: dict[str, Any]) -> str:

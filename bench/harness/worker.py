@@ -130,9 +130,11 @@ class Worker:
             result[LINE // 2 :: LINE].max()
         return seconds
 
-    def _each(self, iterations: int) -> Order:
-        """Seconds of every call of a block, on this rank: for percentiles."""
+    def _each(self, iterations: int, touch: bool = False) -> Order:
+        """Seconds of every call of a block, on this rank: for percentiles.  `touch`: as in `_time`."""
         call, clock = self.call, time.perf_counter
+        if touch:
+            return {"each": [self._touched() for _ in range(iterations)]}
         seconds = [0.0] * iterations
         self.subject.barrier()
         for i in range(iterations):

@@ -42,7 +42,7 @@ typedef struct hk_arena {
 
 static hk_arena hk_arenas[HK_ARENAS];
 static int hk_current = -1, hk_forked; /* where new arrays go, -1: nowhere */
-static size_t hk_least = (size_t)-1, hk_ordinary; /* arrays from so many bytes on; those that found no shared memory */
+static size_t hk_least, hk_ordinary; /* from how many bytes on arrays were asked for last; those that found no shared memory */
 static pthread_mutex_t hk_arena_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The class of blocks for so many bytes, and how many those have. */
@@ -170,9 +170,10 @@ static PyObject *hk_usual;
 static PyDataMem_Handler *hk_own; /* NumPy's */
 static char *(*hk_fresh)(int arena, size_t bytes); /* of the window, by Python; NULL: there is none */
 
-static void *hk_array(size_t bytes, int *zero) {
+/* `least`: the context of its handler, from so many bytes on. */
+static void *hk_array(void *least, size_t bytes, int *zero) {
     const int number = hk_current;
-    if (bytes < hk_least || hk_forked || number < 0 || !hk_arenas[number].open) return NULL;
+    if (bytes < (size_t)least || hk_forked || number < 0 || !hk_arenas[number].open) return NULL;
     hk_arena *a = &hk_arenas[number];
     size_t whole;
     const int class = bytes < a->room ? hk_class_of(bytes, &whole) : HK_CLASSES;
@@ -187,14 +188,14 @@ static void *hk_array(size_t bytes, int *zero) {
 
 static void *hk_array_malloc(void *ctx, size_t bytes) {
     int zero;
-    void *p = hk_array(bytes, &zero);
+    void *p = hk_array(ctx, bytes, &zero);
     return p != NULL ? p : hk_own->allocator.malloc(hk_own->allocator.ctx, bytes);
 }
 
 static void *hk_array_calloc(void *ctx, size_t count, size_t each) {
     int zero;
     size_t bytes;
-    void *p = __builtin_mul_overflow(count, each, &bytes) ? NULL : hk_array(bytes, &zero);
+    void *p = __builtin_mul_overflow(count, each, &bytes) ? NULL : hk_array(ctx, bytes, &zero);
     if (p == NULL) return hk_own->allocator.calloc(hk_own->allocator.ctx, count, each);
     return zero ? p : memset(p, 0, bytes);
 }
@@ -218,11 +219,14 @@ static void *hk_array_realloc(void *ctx, void *p, size_t bytes) {
     return q;
 }
 
-static PyDataMem_Handler hk_handler = {
+static const PyDataMem_Handler hk_handler = {
     "hocket", 1, {NULL, hk_array_malloc, hk_array_calloc, hk_array_realloc, hk_array_free}};
 
-/* NumPy's handler of this context becomes ours; returns the one before. */
-static PyObject *hk_handler_on(void) {
+static void hk_handler_gone(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, "mem_handler")); }
+
+/* NumPy's handler of this context becomes ours, for arrays from `least` bytes on; returns the one before.  Arrays keep
+ * the handler that has made them. */
+static PyObject *hk_handler_on(size_t least) {
     if (hk_own == NULL) {
         if (_import_array() < 0) return NULL;
         PyObject *before = PyDataMem_SetHandler(NULL); /* NumPy's own */
@@ -234,8 +238,15 @@ static PyObject *hk_handler_on(void) {
         hk_own = (PyDataMem_Handler *)PyCapsule_GetPointer(hk_usual, "mem_handler");
         if (hk_own == NULL) return NULL;
     }
-    PyObject *capsule = PyCapsule_New(&hk_handler, "mem_handler", NULL);
-    if (capsule == NULL) return NULL;
+    PyDataMem_Handler *made = (PyDataMem_Handler *)malloc(sizeof *made);
+    if (made == NULL) return PyErr_NoMemory();
+    *made = hk_handler;
+    made->allocator.ctx = (void *)least;
+    PyObject *capsule = PyCapsule_New(made, "mem_handler", hk_handler_gone);
+    if (capsule == NULL) {
+        free(made);
+        return NULL;
+    }
     PyObject *before = PyDataMem_SetHandler(capsule);
     Py_DECREF(capsule);
     return before;

@@ -24,7 +24,7 @@ cdef extern from "collectives/arrays/arena.h" nogil:
     bint hk_arena_begin(int number, char*, size_t, int fd)
     void hk_arena_close(hk_arena*)
     hk_arena* hk_arena_of(const void*)
-    object hk_handler_on() with gil
+    object hk_handler_on(size_t least) with gil
     int hk_handler_back(object) except -1 with gil
 
 cdef list windows = [None] * HK_ARENAS      # by arena: kept while an array lies there
@@ -73,7 +73,7 @@ def begin(Window window, size_t least):
         else:
             windows[free[0]] = window
     hk_least = least
-    return hk_handler_on()
+    return hk_handler_on(least)
 
 
 def end(before):
@@ -100,7 +100,7 @@ def words(window):
     if hk_current < 0 or windows[hk_current] is not window:
         return ""
     a = &hk_arenas[hk_current]
-    text = f"NumPy's arrays from {human(hk_least)} on lie in shared memory: {human(a.used)} in use, {human(a.kept)} kept"
+    text = f"arrays from {human(hk_least)} on lie in shared memory: {human(a.used)} in use, {human(a.kept)} kept"
     if hk_ordinary:
         text += f"; {hk_ordinary} are ordinary memory" + (f", the last because {refused}" if refused else "")
     return text

@@ -35,6 +35,7 @@ cdef class Engine:
     cdef public object error
     cdef list keep
     cdef readonly dict plans
+    cdef public double room     # cores of this host for each of its ranks
 
     cdef void number(self, Run* r, Plan plan) noexcept
     cdef bint claim(self) noexcept

@@ -17,6 +17,7 @@ class Engine:
     owner: Any
     error: BaseException | None
     plans: dict[Any, Plan]
+    room: float
     def __init__(
         self, rank: int, size: int, spins: int = 2000, concurrent: bool = False, polls_with_gil: int = 0,
         home: int = -1, priority: int = 0, helps: bool = False, leads_out: bool = False,

@@ -84,6 +84,8 @@ class Cores(NamedTuple):
     """Has some host fewer than two cores for each of its ranks?"""
     home: int
     """This rank's own core, to which it may move where two ranks share one (system/wait.h); -1: it has none."""
+    each: float
+    """Cores of this rank's host for each of its ranks."""
 
 
 class Routes(NamedTuple):
@@ -124,6 +126,7 @@ class Queue:
         polls = 0 if any(t.needs_gil for t in self._traits) else min(POLLS_WITH_GIL, spins)
         out = not all(t.local for t in self._traits)
         self.engine = Engine(index, len(transports), spins, concurrent, polls, cores.home, priority, cores.scarce, out)
+        self.engine.room = cores.each
         self.engine.thread = max((getattr(each, "thread", 0) for each in channels.values()), default=0)
         inside, across = between
         chunk = traits.get(across, Traits()).between_hosts if across else traits.get(inside, Traits()).segment

@@ -11,25 +11,30 @@ from hocket.system.cores import in_core_order
 
 def cores_of(met: Sequence[dict[str, Any]], rank: int) -> Cores:
     """`met`: what each rank says of itself, see `crowded`, and its "pid"."""
-    full = bool(crowded(met))
-    return Cores(full, bool(crowded([*met, *met])), -1 if full else _home(met, rank))  # as if each rank came twice
+    full, (here, cores) = bool(crowded(met)), _counts(met)[met[rank]["kernel"]]
+    scarce = bool(crowded([*met, *met]))  # as if each rank came twice
+    return Cores(full, scarce, -1 if full else _home(met, rank), cores / here)
 
 
 def crowded(met: Sequence[dict[str, Any]]) -> set[str]:
-    """The kernels whose ranks outnumber their cores.  (Launchers may have given each rank cores of its own.)
+    """The kernels whose ranks outnumber their cores."""
+    return {kernel for kernel, (ranks, cores) in _counts(met).items() if ranks > cores}
+
+
+def _counts(met: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """By kernel: its ranks, and the cores that they may use.  (Launchers may have given each rank cores of its own.)
 
     `met`, by rank: "kernel"; "cores", the numbers of those it may run on; "usable", how many of them its quotas allow;
     "processes", by "pid", that it has met on its host, in other worlds.
     """
-    kernels = set()
+    counts = {}
     for kernel in {each["kernel"] for each in met}:
         here = [each for each in met if each["kernel"] == kernel]
         cores = len(set().union(*(each["cores"] for each in here)))
         quotas = [each["usable"] for each in here if each["usable"] < len(each["cores"])]
         beside = {pid for each in here for pid in each.get("processes", ())} - {each.get("pid") for each in here}
-        if len(here) + len(beside) > min([cores, *quotas]):
-            kernels.add(kernel)
-    return kernels
+        counts[kernel] = len(here) + len(beside), min([cores, *quotas])
+    return counts
 
 
 def _home(met: Sequence[dict[str, Any]], rank: int) -> int:

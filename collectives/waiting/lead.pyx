@@ -27,6 +27,8 @@ cdef extern from "time.h" nogil:
         long tv_sec
         long tv_nsec
     int nanosleep(const timespec*, timespec*)
+    enum: CLOCK_PROCESS_CPUTIME_ID
+    int clock_gettime(int, timespec*)
 
 cdef extern from "sched.h" nogil:
     struct sched_param:
@@ -47,6 +49,8 @@ cdef enum:
     LINGER_NS = 20000000        # how long it naps before it sleeps
     IDLE_MS = 3600000           # how long it sleeps when it has nothing to do, unless it is told
     LOOK_MS = 500               # how long it leads, while somebody is to be told, before a look at what does not end
+    REST_NS = 1000000000        # how long it lets be what was put off ...
+    IDLE_NS = 20000000          # ... unless this process has computed for less than a tenth of so long
 
 there = 0
 cdef uint32_t awaited = 0       # somebody is to be told of ends; atomic
@@ -67,6 +71,50 @@ cdef bint may_tell(uint32_t ends, uint64_t since) noexcept nogil:
         return False
     taken = ends
     return True
+
+
+cdef bint rests() noexcept nogil:
+    """Is all that is queued put off?"""
+    cdef uint32_t i = 0
+    cdef bint all_of_it
+    pthread_mutex_lock(&progress.lock)
+    while i < progress.nqueued and progress.all_put_off(progress.queued[i]):
+        i += 1
+    all_of_it = 0 < progress.nqueued == i
+    pthread_mutex_unlock(&progress.lock)
+    return all_of_it
+
+
+cdef struct Rest:               # all that is queued is put off; the leader's
+    uint64_t last               # when that was seen last
+    uint64_t began
+    uint64_t looked, used       # when the process's CPU time was read, and what it was
+
+cdef Rest resting
+resting.last = 0
+
+
+cdef uint64_t cpu_time() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)
+    return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
+
+
+cdef void rest() noexcept nogil:
+    """Nap.  The wait that is to come may not: its thread sleeps elsewhere, or looks for the end in vain."""
+    cdef Rest* r = &resting
+    cdef uint64_t now = hk_now(), used = cpu_time()
+    if now - r.last > 5 * IDLE_NS:
+        r.began, r.looked, r.used = now, now, used
+    r.last = now
+    if now - r.looked >= IDLE_NS:
+        if 10 * (used - r.used) < now - r.looked:
+            progress.awake()
+        r.looked, r.used = now, used
+    if now - r.began >= REST_NS:
+        progress.awake()
+        r.last = 0
+    nap(LONG_NAP_NS)
 
 
 cdef void drive_queued() noexcept nogil:
@@ -107,6 +155,8 @@ cdef void drive_queued() noexcept nogil:
         napped = NAP_NS
         if progress.try_progress(False):
             hk_wait_reset(&w, &ladder, NULL)
+        elif rests():
+            rest()
         else:
             hk_wait_step(&w, &ladder, NULL, NULL, 0)
 

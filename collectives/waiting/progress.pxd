@@ -2,8 +2,11 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from hocket.collectives.engine.run cimport Core, Run
+from hocket.collectives.engine.run cimport Core, Run, hk_load32
 from hocket.collectives.plans.plan cimport SEND
+
+cdef extern from "system/atomics.h" nogil:
+    void hk_add32(uint32_t*, uint32_t)
 
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_mutex_t:
@@ -22,6 +25,7 @@ cdef int held_below                 # the highest priority of blocking calls tha
 cdef uint32_t drivers               # threads that wait and drive what is queued; atomic
 cdef bint led                       # does a thread of hocket's own drive?  Under the lock
 cdef uint32_t ends                  # runs that have ended in this process, and other news, as a clock: it only grows; atomic
+cdef uint32_t waits                 # waits for runs that have begun in this process, as a clock, from 1 on; atomic
 
 
 cdef struct Node:               # one queued run
@@ -34,6 +38,7 @@ cdef struct Node:               # one queued run
     uint32_t vain               # tries, one after the other, in which nothing moved
     bint unknown                # its owner has no handle of it yet: its end is no news to anybody
     uint32_t unwanted           # its owner wants it no more: it ends at its next turn, if it has taken no message
+    uint32_t later              # it is put off until the next wait: `waits` when it was; else 0
     uint32_t status             # BLOCKED: queued or running; DONE; or an error code.  Released with the result
 
 
@@ -43,6 +48,23 @@ cdef struct Walk:               # over the engines in the queue, from the first
     int priority                # ... and of which lane: lower ones are held, or not
     int moved                   # has something moved in this pass?
     bint claimed                # by this thread, to be driven, or looked at until 0 is stored in `Core.claimed`
+
+
+# What is put off goes forward in waits alone.  Where no core is free, what hocket's own thread does beside a computation
+# takes from it more than it hides, as ranks that exchange pieces need each other on a core at once.
+
+cdef inline bint all_put_off(Core* e) noexcept nogil:
+    """Is there nothing else in this engine's queue?  The lock is held."""
+    cdef uint32_t now = hk_load32(&waits)
+    cdef Node* n = <Node*>e.head
+    while n != NULL and n.later == now and now != 0:
+        n = n.next
+    return n == NULL
+
+
+cdef inline void awake() noexcept nogil:
+    """Somebody waits: nothing that is queued now is put off any more."""
+    hk_add32(&waits, 1)
 
 
 cdef inline bint sends_to(Run* r, int peer) noexcept nogil:

@@ -19,9 +19,6 @@ from hocket.collectives.recording.recorder cimport HK_NOBODY, HK_SAW_SUBMIT, hk_
 from hocket.collectives.waiting.news cimport tell
 
 
-cdef extern from "system/atomics.h" nogil:
-    void hk_add32(uint32_t*, uint32_t)
-
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_cond_t:
         pass
@@ -43,6 +40,7 @@ cdef Holder holders[MAX_ENGINES]    # in no order
 cdef uint32_t nholders
 
 nqueued = drivers = ends = nholders = 0
+waits = 1
 held_below = INT_MIN
 led = False
 cdef pthread_cond_t vacant      # told when a follower is to lead
@@ -167,7 +165,7 @@ cdef bint next_queued(Walk* w, bint caller) noexcept nogil:
     more = w.place < nqueued and (queued[w.place].priority >= w.priority or may_follow(w, queued[w.place]))
     if more:
         w.engine, w.priority = queued[w.place], queued[w.place].priority
-        w.claimed = not hk_load32(&w.engine.claimed) and may_drive(w.engine, caller)
+        w.claimed = not hk_load32(&w.engine.claimed) and may_drive(w.engine, caller) and (caller or not all_put_off(w.engine))
         if w.claimed:
             hk_store32(&w.engine.claimed, 1)
     pthread_mutex_unlock(&lock)

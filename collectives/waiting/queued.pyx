@@ -69,7 +69,8 @@ cdef class Queued:
             n.run.base[SCRATCH] = self.own_scratch
         n.run.limit = limit
         n.core, n.status = &engine.core, BLOCKED
-        n.nbytes, n.small, n.counted, n.vain, n.unknown, n.unwanted = plan.nbytes, plan.small, False, 0, True, 0
+        n.nbytes, n.small, n.counted, n.vain, n.unknown = plan.nbytes, plan.small, False, 0, True
+        n.unwanted = n.later = 0
         n.submitted = hk_now() if engine.core.trace != NULL else 0
         return 0
 
@@ -159,6 +160,16 @@ cdef class Queued:
             PENDING.pop(id(self), None)
         return self.status != BLOCKED
 
+    def put_off(self, double threads):
+        """Let it go forward in waits alone, if ranks that compute with so many threads leave no core free.
+
+        Not where it leaves the host: a network needs no core.
+        """
+        if threads >= self.engine.room and not self.engine.core.leads_out and not self.needs_callers:
+            progress.pthread_mutex_lock(&progress.lock)
+            self.node.later = hk_load32(&progress.waits)
+            progress.pthread_mutex_unlock(&progress.lock)
+
     def cancel(self):
         """Take no message, if none has come.  True: it has ended so; False: it has taken one, or failed."""
         if self.plan.collective != "recv":
@@ -217,6 +228,7 @@ cdef int drive_until(Node** nodes, int n, double timeout, double still, int* bro
     if 0 <= timeout < LONGEST:
         until = hk_now() + <uint64_t>(timeout * 1e9)
     with nogil:
+        progress.awake()
         progress.waiting(1)
         memset(&w, 0, sizeof(w))
         while first_ended(nodes, n) < 0 and broken[0] < 0:

@@ -70,6 +70,17 @@ def drive(works: Sequence[Work], still: float) -> None:
                 each.carry_out()
 
 
+def put_off(works: Sequence[Work], threads: float) -> None:
+    """Where ranks that compute with so many threads each leave no core free, these go forward in waits alone.
+
+    For a caller that is sure to wait soon, for any work: to compute and to communicate at once takes longer there than
+    one after the other (docs/performance.md).  They go forward anyway after a second, or where the process computes
+    no more.
+    """
+    for work in works:
+        work._queued.put_off(threads)
+
+
 def _checked(works: Sequence[Work]) -> list[Work]:
     if isinstance(works, Work):
         raise ArgumentError("works must be a list: pass [work], or call work.wait()")

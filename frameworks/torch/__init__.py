@@ -7,6 +7,7 @@ Importing torch makes the name known (the entry point `torch.backends`); where t
     calls/           a call under torch's name, and what comes of it
     errors.py        hocket's errors, of classes that torch's users catch
     callers.py       errors name no lines of torch's
+    memory.py        tensors that the ranks of a host share, and FSDP2's buffers
     compressed/      gradients of DDP and FSDP2 with fewer bits
     training/        DistributedOptimizer; Served and ServedEmbedding; a module's parameters for `hocket.training`;
                      callbacks of Lightning and Hugging Face's Trainer
@@ -32,13 +33,14 @@ from hocket.torch.register import register
 if TYPE_CHECKING:
     from hocket.torch.compressed.sharded import Checkpointed as Checkpointed
     from hocket.torch.layouts import redistribute as redistribute
+    from hocket.torch.memory import empty as empty
     from hocket.torch.training.module import Served as Served
     from hocket.torch.training.optimizer import DistributedOptimizer as DistributedOptimizer
     from hocket.torch.training.served import ServedEmbedding as ServedEmbedding
 
 __all__ = [
     "Checkpointed", "DistributedOptimizer", "Served", "ServedEmbedding", "bf16_compress_hook", "check", "compress",
-    "into_trace", "is_loss", "monitored_barrier", "redistribute", "register", "renew", "use", "with_arrays",
+    "empty", "into_trace", "is_loss", "monitored_barrier", "redistribute", "register", "renew", "use", "with_arrays",
     "with_tensors",
 ]  # fmt: skip
 LATER = {
@@ -46,6 +48,7 @@ LATER = {
     "DistributedOptimizer": "training.optimizer",
     "Served": "training.module",
     "ServedEmbedding": "training.served",
+    "empty": "memory",
     "redistribute": "layouts",
 }
 """Names that few programs use, and their modules."""

@@ -3,6 +3,7 @@
     at_once         marks a function that needs its result before it returns: it is refused inside `hocket.group()`
     outside_group   a block in which the thread is in no group: for calls whose results the block reads
     drive           drives works, and calls what their `then` was given, before the thread sleeps where it cannot
+    put_off         lets works go forward in waits alone, where ranks leave no core free
     pass_over       code in this folder or file is not the user's, and no error names its lines
     hierarchical    an algorithm of two levels, for `algorithm=`: inside groups of ranks, as hosts are, and between them
     check_op        raises ArgumentError where no call reduces this dtype by this op
@@ -26,14 +27,14 @@ from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.base.callsite import pass_over
 from hocket.collectives.base.groups import at_once, outside_group
 from hocket.collectives.calls.ops import Op, PremulSum, resolve
-from hocket.collectives.waiting.several import drive
+from hocket.collectives.waiting.several import drive, put_off
 from hocket.kernels.digest import digest
 from hocket.kernels.dtypes import DTYPES, TORCH_NAMES
 from hocket.system.exit_code import at_least
 
 __all__ = [
     "ADJOINTS", "DTYPES", "REDUCING", "TORCH_NAMES", "Aside", "Op", "PremulSum", "at_once", "check_op", "digest",
-    "drive", "fail_at_exit", "hierarchical", "outside_group", "pass_over",
+    "drive", "fail_at_exit", "hierarchical", "outside_group", "pass_over", "put_off",
 ]  # fmt: skip
 
 ADJOINTS: dict[str, str] = {name: row.adjoint for name, row in CONTRACTS.items() if row.adjoint is not None}

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hocket.errors import Error
-from hocket.torch.calls.ops import NAMES
+from hocket.torch.calls.ops import BY_NUMBER
 from hocket.torch.calls.works import Work
 from hocket.torch.errors import as_torch
 
@@ -25,7 +25,7 @@ def allreduce(self, tensors, opts=None, op=None, timeout=None):
     cdef Ask ask
     cdef bint later
     if type(opts) is OPTIONS and type(tensors) is list and len(<list>tensors) == 1:
-        name = NAMES.get(opts.reduceOp.op)
+        name = BY_NUMBER.get(hash(opts.reduceOp))
         later = opts.asyncOp
         if name is not None and not profiled() and not (later and self._together is not None):
             shortcut = self.comm.shortcut

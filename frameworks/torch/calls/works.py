@@ -22,7 +22,7 @@ from torch.futures import Future
 
 import hocket
 from hocket import Work as Handle
-from hocket.extending import drive
+from hocket.extending import drive, put_off
 from hocket.torch.calls.streams import Side, side_of
 from hocket.torch.calls.tensors import After
 from hocket.torch.errors import as_torch
@@ -147,11 +147,14 @@ class Work(_Base):  # type: ignore[misc]
                 if under_way.pop() == 0:  # the last one; of several threads only one gets the 0
                     self._complete()
 
+            # torch's reducer, which asks in a backward pass, sleeps at the pass's end in C++, behind `_drive`.  To
+            # drive there takes the core from nobody; to drive before does, where none is free.
+            task = _graph_task() if self._side is None else -1
+            if task != -1:
+                put_off(self._handles, torch.get_num_threads())
             for handle in self._handles:
                 handle.then(ended)
-            if self._side is None and (task := _graph_task()) != -1:
-                # torch's reducer, which asks in a backward pass, sleeps at the pass's end in C++, behind this callback.
-                # To drive there takes the core from nobody: docs/performance.md.
+            if task != -1:
                 if task not in _asked:
                     _at_the_end(partial(_drive, task))
                     while len(_asked) >= PASSES:

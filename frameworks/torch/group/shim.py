@@ -11,6 +11,7 @@ from torch._C._distributed_c10d import Backend
 from hocket.torch.errors import ArgumentError, in_torchs_words
 from hocket.torch.group import backend, reconfigure
 from hocket.torch.group.bootstrap import limit_of
+from hocket.torch.memory import Allocating
 from hocket.torch.register import NAME
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ for _name in (
     setattr(Without, _name, _refuse(_name))
 
 
-class Shim(Without):
+class Shim(Allocating, Without):
     """The backend that `group._get_backend(device)` gives: it does what the group does."""
 
     supports_splitting = True
@@ -67,9 +68,6 @@ class Shim(Without):
         """The backend of the smaller group.  The group's calls end, whatever the flags say."""
         with in_torchs_words():
             return backend.BackendHocket.of(reconfigure.shrunk(self.group, ranks))
-
-    def supports_tensor_alloc(self, device: torch.device) -> bool:
-        return False
 
     def eager_connect_single_device(self, device: torch.device | None) -> None:
         """Its ranks are connected."""

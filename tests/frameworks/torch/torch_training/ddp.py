@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -226,3 +227,56 @@ def ddp_with_loader_processes() -> None:
         for x, y in DataLoader(data, batch_size=2 * size()):
             learn(reference, other, x, y, steps=1)
     close(model.parameters(), reference.parameters())
+
+
+@case(2)
+def ddp_without_a_free_core() -> None:
+    """The sums of buckets begin when the pass ends, where computing threads leave no core free; else meanwhile."""
+
+    class Slow(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, computes: bool) -> Tensor:
+            ctx.computes = computes
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+            until = time.perf_counter() + 0.2
+            while futures and time.perf_counter() < until and not futures[0].done():
+                sum(range(1000)) if ctx.computes else time.sleep(0.001)
+            seen.extend(each.done() for each in futures)
+            return grad, None
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(600, 600, bias=False), nn.Linear(600, 600, bias=False)
+
+        def forward(self, x: Tensor, computes: bool) -> Tensor:
+            return self.second(Slow.apply(self.first(x), computes))  # type: ignore[no-any-return]
+
+    def hook(_: object, bucket):  # type: ignore[no-untyped-def]  # torch looks at the annotation, which would be a text
+        buffer = bucket.buffer()
+        work: Any = dist.all_reduce(buffer, dist.ReduceOp.AVG, async_op=True)
+        futures.append(work.get_future())
+        return futures[-1].then(lambda done: done.value()[0])
+
+    futures, seen = list[Any](), list[bool]()
+    model = Layers()
+    wrapped = DDP(model, bucket_cap_mb=0.001)  # type: ignore[arg-type]
+    wrapped.register_comm_hook(None, hook)
+    threads = torch.get_num_threads
+    try:
+        for computes, each, begun in ((True, 1000, False), (False, 1000, True), (False, 0, True)):
+            torch.get_num_threads = lambda each=each: each  # type: ignore[assignment,misc]
+            for _ in range(2):  # buckets are made anew behind the first pass
+                dist.barrier()
+                futures.clear()
+                seen.clear()
+                wrapped.zero_grad()
+                wrapped(torch.full((4, 600), 1.0 + rank()), computes).sum().backward()
+            assert len(futures) >= 2 and seen and seen[0] is begun, (computes, each, seen)
+            assert all(future.done() for future in futures)
+            alike(parameter.grad for parameter in model.parameters())
+    finally:
+        torch.get_num_threads = threads

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -126,6 +127,70 @@ def fsdp2() -> None:
             assert_close(optimizer.state[a]["exp_avg_sq"].full_tensor(), other.state[b]["exp_avg_sq"])
         got: Any = nn.utils.clip_grad_norm_(model.parameters(), 1e9)
         assert_close(got.full_tensor(), nn.utils.clip_grad_norm_(reference.parameters(), 1e9))
+
+
+@case(2, 3)
+def fsdp2_memory_of_the_group() -> None:
+    """Buffers that all ranks of the host have mapped, by torch's own switch: the same bits as without."""
+    import numpy as np
+
+    import hocket.torch
+    from hocket.torch.memory import Allocating
+
+    mesh = init_device_mesh("cpu", (size(),))
+    given = list[Any]()
+    allocate = Allocating.allocate_tensor
+
+    def watched(self: Any, *args: Any, **named: Any) -> Tensor:
+        given.append(allocate(self, *args, **named))
+        return given[-1]
+
+    def trained(its_memory: bool, dtype: torch.dtype) -> list[Tensor]:
+        torch.manual_seed(3)
+        model: Any = nn.Sequential(nn.Linear(8, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 4))
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        for layer in (model[2], model):
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+            layer.set_allocate_memory_from_process_group_for_comm(its_memory)
+        learn(model, adam(model), *map(mine, batch()))
+        return full(model.parameters())
+
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    Allocating.allocate_tensor = watched  # type: ignore[method-assign]
+    try:
+        for dtype in (torch.float32, torch.bfloat16):
+            usual, shared = trained(False, dtype), trained(True, dtype)
+            assert [each.tolist() for each in usual] == [each.tolist() for each in shared]
+    finally:
+        Allocating.allocate_tensor = allocate  # type: ignore[method-assign]
+    assert {each.dtype for each in given} == {torch.float32, torch.bfloat16} and {each.dim() for each in given} == {1}
+    comm: Any = dist.group.WORLD.comm  # type: ignore[union-attr]
+    (told,) = [line for line in comm.explain().splitlines() if "lie in shared memory" in line]
+    assert " 0 B in use" not in told and "ordinary" not in told, told
+
+    made = hocket.torch.empty(1 << 10, 1 << 10, dtype=torch.bfloat16)
+    assert made.shape == (1 << 10, 1 << 10) and made.is_contiguous() and made.data_ptr() % 64 == 0
+    assert hocket.torch.empty((2, 0)).dtype == torch.float32 and hocket.torch.empty(()).shape == ()
+    where = {hocket.torch.empty(1 << 20, group=dist.group.WORLD).data_ptr() for _ in range(20)}
+    assert len(where) == 1, "what was dropped is used again"
+    made.fill_(rank() + 1)
+    dist.all_reduce(made)
+    assert (made == size() * (size() + 1) // 2).all()
+    view = made[5:].view(torch.int16)
+    del made
+    other = hocket.torch.empty(1 << 10, 1 << 10, dtype=torch.bfloat16)
+    other.zero_()
+    assert view.any(), "a view keeps its memory"
+    for wrong in ((-1, 3), (2.5,), ("x",)):
+        with pytest.raises(hocket.ArgumentError):
+            hocket.torch.empty(*wrong)
+    with pytest.raises(hocket.ArgumentError, match="not a dtype of torch's"):
+        hocket.torch.empty(3, dtype=np.float32)  # type: ignore[arg-type]
+    backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    assert [backend.supports_tensor_alloc(torch.device(each)) for each in ("cpu", "cuda")] == [True, False]
+    with pytest.raises(hocket.ArgumentError, match="gives host memory, and cuda was asked for"):
+        backend.allocate_tensor(3, dtype=torch.float32, device=torch.device("cuda"))
 
 
 @case(2, 3)
