@@ -91,6 +91,8 @@ def call(function: Any, args: Any, how: Any) -> Any:
     if name == "to" and any("cuda" in str(each) for each in target):
         return args[0] if own else on_gpu(args[0])
     result = seen(function, *args, **plain)
+    if name == "cpu":
+        return seen(torch.Tensor.clone, result.as_subclass(torch.Tensor))
     return result if to_host else wrapped(result)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hocket.compression.memory import saved as on_the_host
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.sharding.cutting import pieces
@@ -23,8 +24,9 @@ def saved(shards: Shards) -> dict[str, Any]:
     """This rank's part."""
     mine = pieces(shards.flat, shards.units, shards.inside.rank)
     arrays = {
-        f"{what}/{piece.name}": vector[piece.shard].copy() for what, vector in shards.vectors.items() for piece in mine
-    }
+        f"{what}/{piece.name}": on_the_host(vector[piece.shard])
+        for what, vector in shards.vectors.items() for piece in mine
+    }  # fmt: skip
     numbers = {
         "first": {piece.name: piece.first for piece in mine},
         "shapes": {name: list(shape) for name, shape in shards.flat.shapes.items()},
