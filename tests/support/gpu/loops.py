@@ -39,6 +39,7 @@ from hocket.training import (
     StreamingDiLoCo,
     serve,
 )
+from hocket.training import norm as norms
 from support.gpu import ranks as gpu_ranks
 from support.gpu.counted import counting
 
@@ -153,6 +154,13 @@ def sharded(comm: Any, place: Place, read: Place) -> None:
             with counting(**(listed if turn else TRIAL)):
                 norm = far.step(given)
             assert norm == here.step(gradients), about
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(norms, "MOST", 100)
+                patch.setattr(norms, "ROW", 16)
+                wide = np.float64(gradients["a"].ravel()) * 1e-30
+                for x in (gradients["a"].ravel(), wide, np.full(50, np.inf, np.float32), wide[:0], 0 * wide):
+                    assert norms.norm(place(x)) == norms.norm(x), about
+                assert np.isnan(norms.norm(place(np.full(200, np.nan)))), about
         same(read(far.w), here.w, about, near)
         if stage < 3:
             alike(read, there, w, about, near)
@@ -311,6 +319,7 @@ def cached(comm: Any, place: Place, read: Place) -> None:
             Cached(client, [*tables], like, room=4100, ahead=2)
         with pytest.raises(ArgumentError, match="there is Staged"):
             Cached(client, [*tables], np.ones(1), room=1 << 20)
+        gpu_ranks.knob("delay", 3000)  # what was not waited for is seen
         layers = Cached(client, [*tables], like, room=sizes[0] + sizes[1] + 2 * 2000)
         assert layers.stays == ["l0", "l1"]
         with pytest.raises(ArgumentError, match=r"again\(\) comes behind a whole pass"):
@@ -332,6 +341,7 @@ def cached(comm: Any, place: Place, read: Place) -> None:
             break
         with pytest.raises(ArgumentError, match="comes behind a whole pass"):
             next(layers.again())
+        gpu_ranks.knob("delay", 0)
         comm.barrier()
 
 
