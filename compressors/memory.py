@@ -119,6 +119,12 @@ def all_taken(xs: Sequence[Any]) -> list[Array]:
     return arrays
 
 
+def hosted(x: Any, what: str) -> None:
+    """Raise ArgumentError for an array on a GPU."""
+    if not on_host(x):
+        raise ArgumentError(f"{what} must be in host memory: it is {place(x)}; pass a copy")
+
+
 def copied(x: Array) -> Array:
     return x.copy() if hasattr(x, "copy") else x.clone()
 

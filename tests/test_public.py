@@ -53,7 +53,7 @@ NAMES = {
     """,
     "hocket.extending": """
         ADJOINTS Aside DTYPES ELSEWHERE HOST Op PremulSum REDUCING TORCH_NAMES at_once check_op digest drive
-        fail_at_exit gpu_of hierarchical on_host outside_group pass_over pinned place
+        fail_at_exit gpu_of hierarchical on_host outside_group pass_over pinned place uncaptured
     """,
     "hocket.hosting": """
         FAREWELL FolderStore Store call cause has_secret here join limit local_meeting notice own_address

@@ -18,7 +18,7 @@ import numpy
 
 from hocket.collectives.arrays.places import gpu_of
 from hocket.collectives.arrays.streams import current_stream
-from hocket.errors import MemoryError, TransportError
+from hocket.errors import ArgumentError, MemoryError, TransportError
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,20 @@ class Aside:
     def join(self) -> None:
         if self._device is not None:
             self._device.follow(current_stream(self._array, self._gpu), self._stream)
+
+
+def uncaptured(array: Any, what: str) -> None:
+    """Raise ArgumentError where the current stream of an array is being captured into a CUDA graph."""
+    gpu = gpu_of(array)
+    if gpu < 0:
+        return
+    from hocket.system.cuda import driver
+
+    if driver.device(gpu).is_capturing(current_stream(array, gpu)):
+        raise ArgumentError(
+            f"{what} cannot be captured into a CUDA graph, as ranks agree on each call when it is made: end the "
+            "capture of this stream before it"
+        )
 
 
 def pinned(array: Any, nbytes: int) -> numpy.ndarray[Any, Any]:

@@ -15,6 +15,7 @@
     TORCH_NAMES     str(tensor.dtype) of those that torch has, too
     Aside           a stream of a GPU's for a thread that works beside the caller's
     pinned          host memory that a GPU copies while the caller goes on
+    uncaptured      raises ArgumentError where an array's stream is being captured into a CUDA graph
     gpu_of          the number of the GPU that an array is on; HOST, ELSEWHERE: it is on none
     on_host, place  can NumPy see its memory?  And in words, where it is
 """
@@ -24,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 
 from hocket.algorithms import CONTRACTS, hierarchical
-from hocket.collectives.arrays.borrowed import Aside, pinned
+from hocket.collectives.arrays.borrowed import Aside, pinned, uncaptured
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.arrays.places import ELSEWHERE, HOST, gpu_of, on_host, place
 from hocket.collectives.base.callsite import pass_over
@@ -38,7 +39,7 @@ from hocket.system.exit_code import at_least
 __all__ = [
     "ADJOINTS", "DTYPES", "ELSEWHERE", "HOST", "REDUCING", "TORCH_NAMES", "Aside", "Op", "PremulSum", "at_once",
     "check_op", "digest", "drive", "fail_at_exit", "gpu_of", "hierarchical", "on_host", "outside_group", "pass_over",
-    "pinned", "place",
+    "pinned", "place", "uncaptured",
 ]  # fmt: skip
 
 ADJOINTS: dict[str, str] = {name: row.adjoint for name, row in CONTRACTS.items() if row.adjoint is not None}

@@ -26,7 +26,7 @@ from hocket.arguments import whole
 from hocket.compression import Bucket
 from hocket.compression.memory import finite, namespace, squared
 from hocket.errors import ArgumentError
-from hocket.extending import Aside, on_host
+from hocket.extending import Aside, on_host, uncaptured
 from hocket.training.flat import Array, digest, flat
 from hocket.training.outer import loop, roll, state
 from hocket.training.outer.fragments import cut
@@ -165,6 +165,7 @@ class Outer(loop.Loop):
         comm, lane = self._here
         fragment = self.fragments[act.fragment]
         phi = self.phi[fragment.span]
+        uncaptured(phi, "a round")
         gradient = self.flat.empty(len(phi))
         self.flat.read(fragment.names, gradient)
         namespace(phi).subtract(phi, gradient, out=gradient)

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hocket.compression import Compressor, allreduce_sparse, encode
 from hocket.compression.memory import copied
 from hocket.errors import ArgumentError, MismatchError
 from hocket.extending import gpu_of
+from hocket.system.cuda import driver
 from hocket.training import (
     SGD,
     Adagrad,
@@ -40,6 +42,7 @@ from hocket.training import (
     serve,
 )
 from hocket.training import norm as norms
+from support.gpu import counted
 from support.gpu import ranks as gpu_ranks
 from support.gpu.counted import counting
 
@@ -317,6 +320,13 @@ def cached(comm: Any, place: Place, read: Place) -> None:
     with serve(comm, tables, on=range(comm.size), clock="async", works=True) as server, Client(server) as client:
         with pytest.raises(ArgumentError, match="room=4100 bytes are too few: 3 buffers of the largest layer are 6000"):
             Cached(client, [*tables], like, room=4100, ahead=2)
+        with pytest.raises(ArgumentError, match=r"out must be .* in host memory: it is on .*; or take Cached"):
+            client.pull("l4", out=place(np.ones(500, np.float32)))
+        client.push("l4", place(np.zeros(500, np.float32)))
+        with pytest.raises(ArgumentError, match="encode's x must be in host memory: it is on .*; pass a copy"):
+            encode(like, "int8")
+        with pytest.raises(ArgumentError, match="values of allreduce_sparse must be in host memory"):
+            allreduce_sparse(comm, np.zeros(1, int), like, 6)
         with pytest.raises(ArgumentError, match="there is Staged"):
             Cached(client, [*tables], np.ones(1), room=1 << 20)
         gpu_ranks.knob("delay", 3000)  # what was not waited for is seen
@@ -355,6 +365,31 @@ def full(comm: Any, place: Place, read: Place) -> None:
     gpu_ranks.knob("room", 1 << 40)
     same(read(there["w"]), np.ones(300_000, np.float32), "after errors")
     comm.barrier()
+    captured(comm, place, read)
+
+
+def captured(comm: Any, place: Place, read: Place) -> None:
+    """A step inside a capture is refused, with the reason, and the next one is as if it had not been made."""
+    stream, given = driver.device(0).stream(), np.full(60, comm.rank + 1, np.float32)
+    w, theta = (place(np.ones(60, np.float32)) for _ in "wt")
+    falling = np.arange(60, 0, -1, dtype=np.float32)
+    x = place(falling)
+    shards, gradient = Sharded(SGD(1.0), comm, {"w": w}), place(given)
+    loop, compressor = LocalSGD(comm, {"w": theta}, every=2), Compressor(comm, "topk:0.5")
+    loop.step()
+    calls = (lambda: shards.step({"w": gradient}), loop.step, lambda: compressor.allreduce(x, "x"))
+    theta -= gradient
+    gpu_ranks.knob("capturing", stream)
+    for call in calls:
+        with counted.on(stream), pytest.raises(ArgumentError, match="captured into a CUDA graph"):
+            call()
+    gpu_ranks.knob("capturing", 0)
+    for call in calls:
+        call()
+    same(read(w), np.full(60, -0.5, np.float32), "a step after a capture")
+    same(read(theta), np.full(60, -0.5, np.float32), "a round after a capture")
+    same(read(x), np.where(falling > 30, falling, 0), "a call after a capture")
+    driver.device(0).end_stream(stream)
 
 
 EVERYTHING = (outer, sharded, delayed, layers, experts, pipeline, cached)

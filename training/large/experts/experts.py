@@ -18,7 +18,7 @@ import numpy as np
 from hocket.arguments import kind, whole
 from hocket.compression.memory import alike, contiguous, dtype_of, is_array, moved
 from hocket.errors import ArgumentError
-from hocket.extending import gpu_of, place
+from hocket.extending import gpu_of, place, uncaptured
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
 from hocket.training.large.experts.exchange import Straight, TwoSteps
@@ -76,6 +76,7 @@ class Experts:
 
         Ranks may have different numbers of tokens.  ArgumentError, on all ranks, if x or gates are wrong on one.
         """
+        uncaptured(gates, "Experts")
         routed, sent = self._routed(x, gates)
         one = [1] * self.comm.size
         came = self.exchange(sent, one, one)
