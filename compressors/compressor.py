@@ -17,12 +17,12 @@ from hocket.codecs import Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.choice.names import resolved
 from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all, parked
-from hocket.compression.memory import Array, all_taken, copied, described, empty, on_host, squared, taken, zeros
+from hocket.compression.memory import Array, all_taken, copied, empty, squared, taken, zeros
 from hocket.compression.method import Averaged, Method, check_place, single
 from hocket.compression.residuals import Residuals, near, owing, spoilt, sums
 from hocket.compression.step import Outcome, Step, of_two, on_gpu
 from hocket.errors import ArgumentError
-from hocket.extending import at_once
+from hocket.extending import at_once, on_host, place
 
 
 class Compressor:
@@ -295,7 +295,7 @@ class Compressor:
     def _scratch(self, which: int, entries: Sequence[Entry], like: Array) -> Bucket:
         """Memory for a vector of each entry, one after the other, where `like` lies."""
         count, memory = sum(math.prod(entry.shape) for entry in entries), self._memory[which]
-        if len(memory) < count or described(memory) != described(like):
+        if len(memory) < count or place(memory) != place(like):
             self._memory[which] = empty(like, count)
         return Bucket.of(self._memory[which], [entry.shape for entry in entries])
 
@@ -321,12 +321,12 @@ class Compressor:
         self._last_step = Step()
         return self._last_step
 
-    def stats(self, key: str) -> Stats:
-        """The statistics of the calls with this key."""
+    def stats(self, key: str, error: bool = True) -> Stats:
+        """The statistics of the calls with this key; `error=False`: but that, for which it waits for a GPU."""
         if key not in self._entries:
             raise ArgumentError(f"no call has used the key {key!r}; {choices(key, self._entries)}")
         entry = self._entries[key]
-        if entry.square is None:
+        if entry.square is None or not error:
             return entry.stats
         left, square = entry.left_square, float(entry.square)
         if left is None or (self.feedback and on_host(entry.residual)):
@@ -376,8 +376,8 @@ class Compressor:
         if entry is None:
             residual = zeros(like, shape if owed is None else owed)
             entry = self._entries[key] = Entry(shape, residual, sharded=sharded)
-        elif not on_host(entry.residual) and described(entry.residual) != described(like):
-            was, got = described(entry.residual), described(like)
+        elif not on_host(entry.residual) and place(entry.residual) != place(like):
+            was, got = place(entry.residual), place(like)
             raise ArgumentError(f"key {key!r} was used for an array {was}, got one {got}: use another key here")
         if entry.sharded != sharded:
             raise ArgumentError(f"key {key!r} was used for another kind of call: use another key here")

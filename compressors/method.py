@@ -11,8 +11,9 @@ import numpy as np
 from hocket.arguments import choices
 from hocket.codecs import HALF_NAMES
 from hocket.compression.bucket import Bucket
-from hocket.compression.memory import Array, described, on_host
+from hocket.compression.memory import Array
 from hocket.errors import ArgumentError
+from hocket.extending import on_host, place
 
 Kept = dict[str, Array]
 """A method keeps this of a vector from one call to the next, by name."""
@@ -135,6 +136,6 @@ def check_place(method: Method, x: Array) -> None:
     """Raise ArgumentError where this method cannot work with x."""
     if method.host and not on_host(x):
         raise ArgumentError(
-            f"{method.name!r} works in host memory: {method.host}; x is {described(x)}: pass a copy in host memory, or "
+            f"{method.name!r} works in host memory: {method.host}; x is {place(x)}: pass a copy in host memory, or "
             "take a codec, topk, dgc, ef21 or powersgd"
         )

@@ -11,9 +11,10 @@ import numpy as np
 from hocket.arguments import choices
 from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry
-from hocket.compression.memory import Array, empty, moved, namespace, on_host, size, squared
+from hocket.compression.memory import Array, empty, moved, namespace, size, squared
 from hocket.compression.method import CHUNK, Kept, chunks
 from hocket.errors import ArgumentError
+from hocket.extending import on_host
 
 KEEP = ("gpu", "host")
 

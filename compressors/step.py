@@ -12,8 +12,9 @@ import numpy as np
 
 from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry, parked
-from hocket.compression.memory import Array, chosen, fetched, finite, on_host, squared
+from hocket.compression.memory import Array, chosen, fetched, finite, squared
 from hocket.compression.method import Averaged, Kept
+from hocket.extending import on_host
 
 
 class Outcome(NamedTuple):

@@ -11,7 +11,7 @@ from hocket.arguments import human, kind, unmasked, whole
 from hocket.codecs import Codec
 from hocket.compression.choice.names import resolved
 from hocket.compression.dense import Coded
-from hocket.compression.memory import Array
+from hocket.compression.memory import Array, hosted
 from hocket.compression.method import Method
 from hocket.compression.sparse import pairs
 from hocket.compression.sparse.methods import Sparse
@@ -37,6 +37,7 @@ def encode(x: Any, method: str | Codec | Method, key: int = 0) -> bytes:
     (12, [[4.0, 0.0], [-1.0, 0.0]])
     """
     unmasked(x, "x")
+    hosted(x, "encode's x")
     array = np.ascontiguousarray(x)
     if array.dtype != FLOAT:
         raise ArgumentError(f"encode takes float32, got {array.dtype}")

@@ -52,8 +52,8 @@ NAMES = {
         ScheduleError TimeoutError TransportError Under under
     """,
     "hocket.extending": """
-        ADJOINTS Aside DTYPES Op PremulSum REDUCING TORCH_NAMES at_once check_op digest drive fail_at_exit
-        hierarchical outside_group pass_over put_off
+        ADJOINTS Aside DTYPES ELSEWHERE HOST Op PremulSum REDUCING TORCH_NAMES at_once check_op digest drive
+        fail_at_exit gpu_of hierarchical on_host outside_group pass_over pinned place put_off uncaptured
     """,
     "hocket.hosting": """
         FAREWELL FolderStore Store call cause has_secret here join limit local_meeting notice own_address
@@ -63,8 +63,9 @@ NAMES = {
         standings
     """,
     "hocket.training": """
-        Adagrad Adam Again Average Change Client ColumnParallel Crew CrewShards Delayed DiLoCo Downpour Experts Flat
-        Handle Lamb Lars Layers LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica Report
+        Adagrad Adam Again Average Cached Change Client ColumnParallel Crew CrewShards Delayed DiLoCo Downpour Experts
+        Flat Handle Lamb Lars Layers LocalSGD Mesh Momentum NoLoCo Optimizer Outer Pipeline PostLocalSGD Range Replica
+        Report
         RowParallel Rows Rule SGD Scheduler Server Setting Sharded SparseLoCo Staged StreamingDiLoCo Timing Tuned digest
         serve tune
     """,

@@ -44,6 +44,7 @@ from hocket.training.overlap.tuning import Setting, Tuned, tune
 from hocket.training.server.optimizers import Optimizer
 from hocket.training.server.serve import Server, serve
 from hocket.training.server.tables import Range, Rows
+from hocket.training.server.worker.cached import Cached
 from hocket.training.server.worker.client import Client
 from hocket.training.server.worker.downpour import Downpour
 from hocket.training.server.worker.handles import Handle
@@ -51,9 +52,9 @@ from hocket.training.server.worker.layers import Layers
 from hocket.training.server.worker.staging import Staged
 
 __all__ = [
-    "Adagrad", "Adam", "Again", "Average", "Change", "Client", "ColumnParallel", "Crew", "CrewShards", "Delayed",
-    "DiLoCo", "Downpour", "Experts", "Flat", "Handle", "Lamb", "Lars", "Layers", "LocalSGD", "Mesh", "Momentum",
-    "NoLoCo", "Optimizer", "Outer", "Pipeline", "PostLocalSGD", "Range", "Replica", "Report", "RowParallel", "Rows",
-    "Rule", "SGD", "Scheduler", "Server", "Setting", "Sharded", "SparseLoCo", "Staged", "StreamingDiLoCo", "Timing",
-    "Tuned", "digest", "serve", "tune",
+    "Adagrad", "Adam", "Again", "Average", "Cached", "Change", "Client", "ColumnParallel", "Crew", "CrewShards",
+    "Delayed", "DiLoCo", "Downpour", "Experts", "Flat", "Handle", "Lamb", "Lars", "Layers", "LocalSGD", "Mesh",
+    "Momentum", "NoLoCo", "Optimizer", "Outer", "Pipeline", "PostLocalSGD", "Range", "Replica", "Report",
+    "RowParallel", "Rows", "Rule", "SGD", "Scheduler", "Server", "Setting", "Sharded", "SparseLoCo", "Staged",
+    "StreamingDiLoCo", "Timing", "Tuned", "digest", "serve", "tune",
 ]  # fmt: skip

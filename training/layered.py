@@ -6,15 +6,12 @@ model that is cut among ranks has the bits of one that is not.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
-import numpy as np
-
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
-from hocket.training.optimizers import chunks, least, positive, share
+from hocket.training.optimizers import chunks, least, moments, positive, share
 
 
 class Pieces(Protocol):
@@ -79,18 +76,17 @@ class Lars(Layered):
         )
 
     def _step(self, x: Array, gradient: Array, slots: dict[str, Array], step: int, pieces: Pieces) -> None:
-        kind = x.dtype.type
         of_x, of_g = pieces.norms(x, gradient)
         for name, where, thin in pieces.places:
             plain = thin and not self.vectors
-            decay, trust = 0.0 if plain else self.decay, 1.0
+            decay, trust = 0.0 if plain else float(self.decay), 1.0
             if not plain and of_x[name] > 0 and of_g[name] > 0:
                 trust = self.trust * of_x[name] / (of_g[name] + decay * of_x[name])
             for w, g, v in _pieces(where, x, gradient, slots["momentum"]):
                 if decay:
-                    g += kind(decay) * w
-                g *= kind(self.lr * trust)
-                v *= kind(self.momentum)
+                    g += decay * w
+                g *= float(self.lr * trust)
+                v *= float(self.momentum)
                 v += g
                 w -= v
 
@@ -119,31 +115,21 @@ class Lamb(Layered):
         )
 
     def _step(self, x: Array, gradient: Array, slots: dict[str, Array], step: int, pieces: Pieces) -> None:
-        kind, (b1, b2) = x.dtype.type, self.betas
-        one, root = kind(1 / (1 - b1**step)), kind(math.sqrt(1 - b2**step))
+        one = 1 / (1 - self.betas[0] ** step)
         for _, where, thin in pieces.places:
-            decay = 0.0 if thin and not self.vectors else self.decay
+            decay = 0.0 if thin and not self.vectors else float(self.decay)
             for w, g, m, v in _pieces(where, x, gradient, slots["m"], slots["v"]):
-                m *= kind(b1)
-                m += kind(1 - b1) * g
-                v *= kind(b2)
-                g *= g
-                g *= kind(1 - b2)
-                v += g
-                np.sqrt(v, g)
-                g /= root
-                g += kind(self.eps)
-                np.divide(m, g, g)
+                moments(g, m, v, self.betas, step, float(self.eps))
                 g *= one
                 if decay:
-                    g += kind(decay) * w
+                    g += decay * w
         of_x, of_u = pieces.norms(x, gradient)
         for name, where, thin in pieces.places:
             ratio = 1.0
             if not (thin and not self.vectors) and of_x[name] > 0 and of_u[name] > 0:
                 ratio = of_x[name] / of_u[name]
             for w, g in _pieces(where, x, gradient):
-                g *= kind(self.lr * ratio)
+                g *= float(self.lr * ratio)
                 w -= g
 
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-import numpy as np
-
+from hocket.compression import method
+from hocket.compression.memory import namespace
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 
@@ -43,17 +43,17 @@ class SGD:
         return f"SGD(lr={self.lr:g}, momentum={self.momentum:g}, nesterov={self.nesterov}, decay={self.decay:g})"
 
     def apply(self, x: Array, gradient: Array, slots: dict[str, Array], step: int) -> None:
-        kind = x.dtype.type
+        lr, momentum = float(self.lr), float(self.momentum)
         for one in chunks(x):
-            change = gradient[one]
+            w, change = x[one], gradient[one]
             if self.decay:
-                change += kind(self.decay) * x[one]
-            if self.momentum:
+                change += float(self.decay) * w
+            if momentum:
                 m = slots["momentum"][one]
-                m *= kind(self.momentum)
+                m *= momentum
                 m += change
-                change = change + kind(self.momentum) * m if self.nesterov else m
-            x[one] -= kind(self.lr) * change
+                change = change + momentum * m if self.nesterov else m
+            w -= lr * change
 
 
 class Adagrad:
@@ -68,11 +68,11 @@ class Adagrad:
         return f"Adagrad(lr={self.lr:g}, eps={self.eps:g})"
 
     def apply(self, x: Array, gradient: Array, slots: dict[str, Array], step: int) -> None:
-        kind = x.dtype.type
+        lr, xp = float(self.lr), namespace(x)
         for one in chunks(x):
-            g, s = gradient[one], slots["squares"][one]
+            w, g, s = x[one], gradient[one], slots["squares"][one]
             s += g * g
-            x[one] -= kind(self.lr) * g / (np.sqrt(s) + kind(self.eps))
+            w -= lr * g / (xp.sqrt(s) + float(self.eps))
 
 
 class Adam:
@@ -94,29 +94,34 @@ class Adam:
         return f"Adam(lr={self.lr:g}, betas={self.betas}, eps={self.eps:g}, decay={self.decay:g})"
 
     def apply(self, x: Array, gradient: Array, slots: dict[str, Array], step: int) -> None:
-        kind, (b1, b2) = x.dtype.type, self.betas
-        rate, root = kind(self.lr / (1 - b1**step)), kind(math.sqrt(1 - b2**step))
+        lr = float(self.lr)
         for one in chunks(x):
-            g, m, v = gradient[one], slots["m"][one], slots["v"][one]
-            m *= kind(b1)
-            m += kind(1 - b1) * g
-            v *= kind(b2)
-            g *= g
-            g *= kind(1 - b2)
-            v += g
+            w, g = x[one], gradient[one]
+            moments(g, slots["m"][one], slots["v"][one], self.betas, step, float(self.eps))
             if self.decay:
-                x[one] *= kind(1 - self.lr * self.decay)
-            np.sqrt(v, g)
-            g /= root
-            g += kind(self.eps)
-            np.divide(m, g, g)
-            g *= rate
-            x[one] -= g
+                w *= 1 - lr * float(self.decay)
+            g *= lr / (1 - self.betas[0] ** step)
+            w -= g
+
+
+def moments(g: Array, m: Array, v: Array, betas: tuple[float, float], step: int, eps: float) -> None:
+    """Adam's: change m and v by the gradient g, which becomes m / (sqrt(v) / sqrt(1 - b2^t) + eps)."""
+    (b1, b2), xp = betas, namespace(g)
+    m *= b1
+    m += (1 - b1) * g
+    v *= b2
+    g *= g
+    g *= 1 - b2
+    v += g
+    xp.sqrt(v, out=g)
+    g /= math.sqrt(1 - b2**step)
+    g += eps
+    xp.divide(m, g, out=g)
 
 
 def chunks(x: Array) -> Iterator[slice]:
-    """Pieces of it, one after the other."""
-    return (slice(begin, begin + CHUNK) for begin in range(0, x.size, CHUNK))
+    """Pieces of it, one after the other; on a GPU one of all."""
+    return method.chunks(x, CHUNK)
 
 
 def _number(wanted: str, fits: Callable[[float], bool]) -> Callable[[float, str], float]:

@@ -6,6 +6,7 @@ No GPU library is imported here: the caller's array brings its own.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 import weakref
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from typing import Any
 
 import numpy
 
+from hocket.collectives.arrays.places import gpu_of
 from hocket.collectives.arrays.streams import current_stream
+from hocket.errors import ArgumentError, MemoryError, TransportError
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,12 @@ class Aside:
     """A stream of the GPU of `array` for a thread that works beside the caller's; in host memory nothing is done.
 
     `behind()`: what it is given from now on waits for what the caller's stream has now.  `work()`: inside the block the
-    library of the arrays works in it, in this thread.  `join()`: the caller's stream waits for what it has been given.
+    library of the arrays works in it, in this thread.  `join()`: the caller's stream waits for what it has been given;
+    `settle()`: the host does.
     """
 
     def __init__(self, array: Any) -> None:
-        self._array, self._gpu = array, _gpu(array)
+        self._array, self._gpu = array, gpu_of(array)
         self._device: Any = None
         if self._gpu >= 0:
             from hocket.system.cuda import driver
@@ -106,16 +110,44 @@ class Aside:
     def work(self) -> AbstractContextManager[Any]:
         return contextlib.nullcontext() if self._device is None else current(self._array, self._gpu, self._stream)
 
+    def settle(self) -> None:
+        """Wait until it has done what it was given."""
+        if self._device is not None:
+            self._device.synchronize(self._stream)
+
     def join(self) -> None:
         if self._device is not None:
             self._device.follow(current_stream(self._array, self._gpu), self._stream)
 
 
-def _gpu(array: Any) -> int:
-    """The GPU that it is on; -1: it is in host memory."""
-    if hasattr(array, "data_ptr"):
-        return int(array.get_device()) if array.is_cuda else -1
-    return int(array.device.id) if hasattr(array, "__cuda_array_interface__") else -1
+def uncaptured(array: Any, what: str) -> None:
+    """Raise ArgumentError where the current stream of an array is being captured into a CUDA graph."""
+    gpu = gpu_of(array)
+    if gpu < 0:
+        return
+    from hocket.system.cuda import driver
+
+    if driver.device(gpu).is_capturing(current_stream(array, gpu)):
+        raise ArgumentError(
+            f"{what} cannot be captured into a CUDA graph, as ranks agree on each call when it is made: end the "
+            "capture of this stream before it"
+        )
+
+
+def pinned(array: Any, nbytes: int) -> numpy.ndarray[Any, Any]:
+    """Bytes of host memory that the GPU of `array` copies while the caller goes on.  MemoryError says how many it was.
+    """
+    from hocket.system.cuda import driver
+
+    device = driver.device(gpu_of(array))
+    try:
+        address = device.alloc_host(max(1, nbytes))
+    except TransportError as why:
+        raise MemoryError(f"no room for {nbytes} bytes of pinned host memory ({why})") from None
+    raw: Any = (ctypes.c_char * nbytes).from_address(address)
+    weakref.finalize(raw, device.free_host, address)
+    made: numpy.ndarray[Any, Any] = numpy.frombuffer(raw, numpy.uint8)
+    return made
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 
+from hocket.collectives.arrays.places import HOST, gpu_of
 from hocket.collectives.arrays.streams import current_stream
 from hocket.errors import ArgumentError
 
@@ -41,13 +42,7 @@ def read_cuda_interface(array: Any, what: str) -> tuple[int, int, tuple[int, ...
     shape, strides, (address, read_only) = tuple(interface["shape"]), interface.get("strides"), interface["data"]
     if strides is not None and strides != _strides(shape, numpy.dtype(array.dtype).itemsize):
         raise ArgumentError(f"{what} is not C-contiguous (strides {strides}); pass a contiguous copy")
-    return array.device.id if hasattr(array, "device") else _gpu_of(address), address, shape, not read_only
-
-
-def _gpu_of(address: int) -> int:
-    from hocket.system.cuda import driver
-
-    return driver.device_of(address) if address else driver.current()  # an array without elements has no address
+    return max(gpu_of(array), HOST), address, shape, not read_only
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

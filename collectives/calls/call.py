@@ -16,11 +16,21 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.plans.instr import ALIGN, IN, OUT, ChunkLayout, Location, Residuals, cut, offsets
 from hocket.kernels.codecs import Codec
-from hocket.kernels.dtypes import DType
+from hocket.kernels.dtypes import DTYPES, DType
 
 Chunks = tuple[Sequence[int], Callable[[int], Location], Callable[[int], Location]]
 """The elements of each chunk, and where it lies: the place of one that this rank brings, and of one that it wants, with
 offsets in elements."""
+
+
+ON_GPU = 1 << 16
+"""In the code of a message's dtype: it goes from GPU to GPU."""
+
+
+def in_words(code: int, nbytes: int) -> str:
+    """A message, by the code of its dtype and its length."""
+    dtype = DTYPES[code & ~ON_GPU].name
+    return f"{dtype} on a GPU" if code & ON_GPU else f"{nbytes} bytes of {dtype}"
 
 
 class Exact(NamedTuple):

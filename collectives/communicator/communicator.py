@@ -105,7 +105,7 @@ class Communicator(PointToPoint, Objects, Equality, Laned, Extending, Observing,
         planner = Planner(self.membership, self.reporter)
         self.runner = Runner(self.membership, self.reporter, planner)
         self.messenger = Messenger(self.membership, self.reporter, planner, self.runner)
-        self.ending = Ending(self.membership, self.reporter, planner, self.gpus)
+        self.ending = Ending(self.membership, self.reporter, planner, self.gpus, self.messenger)
         self._set_shortcut(self.runner.shortcut)
         self._set_messages(self.messenger.short)
         self._serial = 0

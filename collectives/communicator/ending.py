@@ -14,6 +14,7 @@ from hocket.arguments import seconds
 from hocket.collectives.base import wording
 from hocket.collectives.calls.ask import Ask
 from hocket.collectives.calls.shapes import resolve_call
+from hocket.collectives.communicator.messenger import LAST_LOOK, Messenger
 from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
@@ -38,8 +39,11 @@ OTHERS_END = 0.25
 class Ending:
     """The ways to leave one communicator."""
 
-    def __init__(self, members: Members, reporter: Reporter, planner: Planner, gpus: Gpus) -> None:
+    def __init__(
+        self, members: Members, reporter: Reporter, planner: Planner, gpus: Gpus, messenger: Messenger
+    ) -> None:
         self.members, self.reporter, self.planner, self.gpus = members, reporter, planner, gpus
+        self.messenger = messenger
         self.name, self.world = members.name, members.world
 
     def close(self, timeout: float, log_as: str | None) -> None:
@@ -123,6 +127,7 @@ class Ending:
         try:
             ask = Ask("close", timeout=timeout)
             call = resolve_call(ask, NOTHING, None, self.members.rank, self.members.size)
+            self.messenger.settle(min(timeout, LAST_LOOK))
             for queue in list(self.members.queues.values()):
                 queue.settle(timeout)
             if self.name != "world":
@@ -173,6 +178,7 @@ class Ending:
                 if still := unended(engine):
                     left_open += [f"{call.words} at {call.site}{comm.reporter.group.on}" for call in still]
                 elif kind == "messages":
+                    comm.messenger.settle(0.0)
                     _open_to_senders(queue, deadline)
                     never = f" that it never received, on {comm.reporter.group.text}"
                     came = {comm.members[r]: tag for r, tag in unreceived(engine).items()}

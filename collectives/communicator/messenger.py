@@ -15,9 +15,9 @@ import numpy
 from hocket.arguments import whole
 from hocket.collectives.arrays.buffers import Buffer, describe, overlap
 from hocket.collectives.base.callsite import caller_site
-from hocket.collectives.base.groups import open_group
+from hocket.collectives.base.groups import open_group, outside_group
 from hocket.collectives.calls.ask import Ask, checked
-from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.call import ON_GPU, Call
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.shapes import writable
 from hocket.collectives.communicator.planner import NO_OP, Planner
@@ -46,6 +46,10 @@ PRIVATE = 1 << 31
 """Tags from here on are the library's own ..."""
 OBJECTS = 1 << 30
 """... those with this bit carry objects."""
+ROOMS = PRIVATE | zlib.crc32(b"rooms of GPUs") >> 2
+"""The tag of messages that a room was read (gpu/rooms.py)."""
+LAST_LOOK = 1.0
+"""Seconds that a communicator's end waits for those."""
 NEVER = (1 << 64) - 1
 """When a probe without a time limit ends; and the source of a message that did not come."""
 
@@ -114,10 +118,14 @@ class Messenger:
     ) -> Any:
         self.reporter.refuse_broken()
         refuse_inside()
-        src = describe(x) if dest not in (None, PROC_NULL) else None
-        dst = writable(describe(out, "out"), "out") if source not in (None, PROC_NULL) else None
-        for buffer in (src, dst):
-            if buffer is not None:
+        src: Any = describe(x) if dest not in (None, PROC_NULL) else None
+        dst: Any = writable(describe(out, "out"), "out") if source not in (None, PROC_NULL) else None
+        rooms = [None if b is None or ask.transport is not None else self.runner.gpus.rooms(b, self._peers(end))
+                 for b, end in ((src, dest), (dst, source))]  # fmt: skip
+        if src is not None and dst is not None and rooms[0] is not rooms[1]:  # one end is in reach, and one is not
+            return self._apart(x, dest, out, source, tag, ask)
+        for buffer, room in zip((src, dst), rooms, strict=True):
+            if buffer is not None and room is None:
                 buffer.stage()
         if src is not None and dst is not None and src.dtype != dst.dtype:
             raise ArgumentError(f"x has dtype {src.dtype.name}, out has {dst.dtype.name}; they must be the same")
@@ -128,17 +136,35 @@ class Messenger:
         model = src or dst or describe(out if dest is None else x)
         timeout = self.members.limit(ask.timeout)
         label = _label(model, tag)
-        key = dest, source, model.dtype.code, model.shape, src and src.nbytes, dst and dst.nbytes
+        if rooms[0] is not None or rooms[1] is not None:
+            label |= ON_GPU << 32
+            if rooms[0] is not None and dest is not None:
+                src = rooms[0].post(dest, src, self._acked)
+            if rooms[1] is not None:
+                dst = rooms[1].expect(dst, self._ack, self.reporter.give_up)
+        key = dest, source, label >> 32, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
             weighs = () if src is None else queue.weighs("one way", src.nbytes)
-            plan = queue.counted(self._plan(dest, source, src, dst, model, weighs))
+            plan = queue.counted(self._plan(dest, source, src, dst, model, weighs, any(rooms)))
             self.planner.connect(queue, plan, timeout, label)
             queue.keep(key, plan)
         if PROC_NULL not in (dest, source):
             self._shorten(x, dest, out, source, plan, model, ask)
         later = ask.async_op or open_group() is not None
         return self._carry_out(queue, plan, Call("message", src, dst, 0, result=out), ask, label, later)
+
+    def _apart(self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, ask: Ask) -> Any:
+        """A sendrecv as two messages."""
+        if open_group() is not None and not ask.async_op:
+            self.exchange(x, dest, None, None, tag, ask)
+            return self.exchange(None, None, out, source, tag, ask)
+        sent = self.exchange(x, dest, None, None, tag, ask._replace(async_op=True))
+        came = self.exchange(None, None, out, source, tag, ask)
+        if ask.async_op:
+            return came.ending(sent.wait)
+        sent.wait()
+        return came
 
     def _carry_out(self, queue: Queue, plan: Plan, call: Call, ask: Ask, label: int, later: bool) -> Any:
         engine, prepared, timeout = queue.engine, InHost(queue, call, NO_OP), self.members.limit(ask.timeout)
@@ -217,10 +243,42 @@ class Messenger:
         call = Call("message", src, dst, 0, result=answer)
         self._carry_out(queue, plan, call, Ask("message", timeout=math.inf), tag, later=False)
         place, label, nbytes = answer.tolist()
-        return None if place == NEVER else Message(place, label & TAGS, by_code(label >> 32).name, nbytes)
+        if place == NEVER:
+            return None
+        code = label >> 32
+        if code & ON_GPU:
+            raise ArgumentError(
+                "probe: the message goes from GPU to GPU, and only its recv learns how long it is: agree on that before"
+            )
+        return Message(place, label & TAGS, by_code(code).name, nbytes)
 
-    def _peers(self, source: int) -> Sequence[int]:
-        return range(self.size) if source == ANY else (source,)
+    def _ack(self, sender: int, number: int) -> None:
+        """Tell the sender that its room has been read."""
+        with outside_group():
+            told = numpy.array([number], numpy.int64)
+            self.exchange(told, sender, None, None, ROOMS, Ask("message"))
+
+    def _acked(self, receiver: int, wait: bool) -> int | None:
+        """The number of a room that the receiver has read; None: it has told of none."""
+        with outside_group():
+            if not wait and self.probe(receiver, ROOMS, 0.0) is None:
+                return None
+            number = numpy.empty(1, numpy.int64)
+            self.exchange(None, None, number, receiver, ROOMS, Ask("message"))
+        return int(number[0])
+
+    def settle(self, limit: float) -> None:
+        """At the end: hear for so many seconds which rooms have been read."""
+        rooms, until = self.runner.gpus.all_rooms, time.monotonic() + limit
+        while rooms is not None and (receivers := rooms.receivers):
+            for receiver in receivers:
+                rooms.collect(receiver, self._acked)
+            if time.monotonic() > until:
+                return
+            time.sleep(0.0005)
+
+    def _peers(self, source: int | None) -> Sequence[int]:
+        return range(self.size) if source == ANY else () if source is None else (source,)
 
     def _from(self, source: int) -> str:
         return "from any rank" if source == ANY else f"source={self._named(source)}"
@@ -231,7 +289,7 @@ class Messenger:
 
     def _plan(
         self, dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None, model: Buffer,
-        weighs: Weighs = (),
+        weighs: Weighs = (), there: bool = False,
     ) -> Plan:  # fmt: skip
         step, ends = [], []
         if src is not None and dest is not None:
@@ -243,7 +301,8 @@ class Messenger:
         if source is not None:
             ends.append(self._from(source))
         verb = "recv" if dest is None else "send" if source is None else "sendrecv"
-        return _plan_of(verb, f"{verb}({model.dtype.name}{list(model.shape)}, {', '.join(ends)})", step, model, weighs)
+        what = f"{model.dtype.name}{list(model.shape)}{' on a GPU' if there else ''}"
+        return _plan_of(verb, f"{verb}({what}, {', '.join(ends)})", step, model, weighs)
 
 
 def _plan_of(verb: str, text: str, step: list[Any], model: Buffer, weighs: Weighs = ()) -> Plan:

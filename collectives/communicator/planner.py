@@ -223,6 +223,11 @@ class Planner:
 
     def _named(self, queue: Queue, call: Call, how: Resolved, name: str) -> Algorithm:
         collective = call.contract.collective
+        if name == "nccl":
+            raise ArgumentError(
+                "algorithm='nccl': no call is handed to NCCL: leave algorithm= out, or call NCCL beside hocket, by "
+                "torch.distributed or cupy.cuda.nccl"
+            )
         if name not in LIBRARIES:
             return hierarchical(collective, queue.groups) if name == "hierarchical" else registry.get(collective, name)
         why = refusal(self.world.mpi, call, how)

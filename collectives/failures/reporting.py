@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from hocket.collectives.base import wording
 from hocket.collectives.base.callsite import caller_site, has_handlers, in_handler, thread_site
+from hocket.collectives.calls.call import in_words
 from hocket.collectives.engine.engine import CODES, Engine
 from hocket.collectives.failures import states
 from hocket.collectives.failures.accounts import account_of, latest_calls
@@ -24,7 +25,6 @@ from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unen
 from hocket.control.protocol.faults import LEFT
 from hocket.control.protocol.messages import Account, Fault, Kind, Lost, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError
-from hocket.kernels.dtypes import DTYPES
 
 DONE = CODES["done"]
 VERDICT_WAIT = 3.0
@@ -180,7 +180,7 @@ class Reporter:
             if "waits_for" in account:
                 came = ended.came if ended is not None else engine.came
                 source = self.world_ranks[culprit]
-                text = f"{call} at {here} got {came} bytes of {DTYPES[odd].name} from rank {source}"
+                text = f"{call} at {here} got {in_words(odd, came)} from rank {source}"
             elif engine is self.members.main.engine and 0 < odd < seq:  # an earlier call's: there the ranks parted
                 account["then"], seq = engine.call(odd), odd
             self._report("mismatch", text, account, seq, seq if engine is self.members.main.engine else 0)

@@ -18,6 +18,7 @@ from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.gpu.meeting import KERNELS, LARGEST, ROOM, Meeting
+from hocket.collectives.gpu.rooms import Rooms
 from hocket.collectives.gpu.stream_ops import StreamOps
 from hocket.collectives.gpu.trial import Abilities, Share, first, tried
 from hocket.errors import TransportError
@@ -60,6 +61,8 @@ class GpuContext:
         """Is a call of the queue under way in some thread?"""
         self.pinned = Pinned(self.device)
         self.ops = StreamOps(self.device)
+        self.rooms = Rooms(self.device, rank, self.ops)
+        """Where messages to other GPUs of this host lie."""
         self.meeting: Meeting | None = None
         """Where kernels of this queue meet those of the other ranks."""
         self._processors = 0 if trial.why_apart else trial.processors
@@ -161,6 +164,7 @@ class GpuContext:
         if self._releasing is not None or not self._last.acquire(blocking=False):
             return
         left = []
+        self.rooms.unmap()
         if self.channels is not None:
             deadline, left = time.monotonic() + LAST_WORD, self._opened
             while (left := [peer for peer in left if not self.channels.end(peer)]) and time.monotonic() < deadline:
@@ -175,6 +179,7 @@ class GpuContext:
         if self.channels is not None:
             self.device.settle()  # work that uses the peers' memory has ended
         self.ops.close()
+        self.rooms.close(clean)
         self.pinned.close()
         if self.meeting is not None:
             self.meeting.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from hocket.arguments import human
@@ -17,6 +17,7 @@ from hocket.errors import ArgumentError
 if TYPE_CHECKING:
     from hocket.collectives.gpu.context import GpuContext
     from hocket.collectives.gpu.queue import GpuQueue
+    from hocket.collectives.gpu.rooms import Rooms
 
 ON_GPU = "the first call on GPU arrays"
 
@@ -30,6 +31,8 @@ class Gpus:
         """Why arrays go through host memory whole; "": they do not; None: there were none yet."""
         self.all_mapped = True
         """Can every member map every other's GPU memory?"""
+        self.mapped: list[list[str]] = []
+        """[a][b]: why the memories of a's GPU and b's cannot be mapped by each other, "" if they can."""
         self.why_events = ""
         """Why streams wait for each other by events, and not by words in memory; "": by words."""
         self.why_apart = ""
@@ -89,7 +92,7 @@ class Gpus:
                 queue.engine.abort()
                 queue.abort()
             queue.engine.count_with(members.main.engine)
-            self.all_mapped = not any(map(any, trial.mapped))
+            self.all_mapped, self.mapped = not any(map(any, trial.mapped)), trial.mapped
             self.why_pinned = {r: why for r, why in enumerate(trial.mapped[members.rank]) if why}
             self._ordinal = gpu
             for buffer in self._to_register:
@@ -97,6 +100,35 @@ class Gpus:
             self._to_register.clear()
         self.why_events, self.why_apart = trial.why_events, trial.why_apart
         self.why_staged = trial.why_staged  # set last: other threads look at it
+
+    def rooms(self, buffer: Buffer, peers: Sequence[int]) -> Rooms | None:
+        """Where a message of this array to one of these ranks, or from one, lies meanwhile; None: in host memory.
+
+        The same on both ranks, once the first call on GPU arrays has shown what they can map.  ArgumentError: it is so
+        for some of these ranks only.
+        """
+        if self.why_staged != "" or not buffer.foreign:
+            return None
+        row = self.mapped[self._members.rank]
+        ways = {not row[peer] for peer in peers}
+        if len(ways) > 1:
+            raise ArgumentError(
+                "a recv into GPU memory from any rank needs ranks that all reach this GPU, or none: name the source"
+            )
+        if not ways.pop():
+            return None
+        if buffer.device != self._ordinal:
+            raise ArgumentError(
+                f"this communicator works on GPU {self._ordinal}; the array is on GPU {buffer.device}: copy it there, "
+                "or use another communicator (comm.split)"
+            )
+        return cast("GpuQueue", self._members.queues["gpu", None]).context.rooms
+
+    @property
+    def all_rooms(self) -> Rooms | None:
+        """Where all such messages lie."""
+        queue = cast("GpuQueue | None", self._members.queues.get(("gpu", None)))
+        return None if queue is None else queue.context.rooms
 
     def register(self, buffer: Buffer) -> None:
         """Register this array with the queue of GPU arrays, now or when there is one."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from hocket.arguments import choices, unmasked, whole
 from hocket.codecs import HALF_NAMES
+from hocket.compression.memory import hosted
 from hocket.compression.sparse.pairs import MOST, Array, Sparse, element, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
 from hocket.extending import at_once
@@ -66,6 +67,8 @@ def allreduce_sparse(
     >>> hocket.local_world(3).run(three)[0]
     ([0, 1, 2, 7], [1.0, 1.0, 1.0, 3.0])
     """
+    for each, what in ((indices, "indices"), (values, "values"), (out, "out")):
+        hosted(each, f"{what} of allreduce_sparse")
     shape = tuple(whole(each, "n") for each in (n if isinstance(n, tuple) else (n,)))
     mine = _merged([_checked(indices, values, shape, isinstance(n, tuple))])
     value = element(mine[1])

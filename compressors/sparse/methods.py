@@ -11,7 +11,7 @@ import numpy as np
 from hocket.arguments import whole
 from hocket.codecs import not_below
 from hocket.compression.bucket import Bucket
-from hocket.compression.memory import Array, finite, moved, namespace, on_host, size
+from hocket.compression.memory import Array, finite, moved, namespace, size
 from hocket.compression.method import (
     CHUNK,
     Averaged,
@@ -27,6 +27,7 @@ from hocket.compression.sparse import fixed
 from hocket.compression.sparse.allreduce import allreduce_sparse
 from hocket.compression.sparse.pairs import itemsize, rounded
 from hocket.errors import ArgumentError
+from hocket.extending import on_host
 
 SAMPLE = 4096
 """Elements of a vector that tell how large its largest are."""

@@ -61,6 +61,7 @@ PARTS = (
     Section("torch.distributed", "hocket.conformance.gpu_check.torch.backend:backend", 70),
     Section("training", "hocket.conformance.gpu_check.torch.training:training", 120),
     Section("methods of compression", "hocket.conformance.gpu_check.torch.methods:methods", 120),
+    Section("training above them", "hocket.conformance.gpu_check.torch.loops:loops", 120),
     Section("NCCL", "hocket.conformance.gpu_check.environment:nccl", 45),
     Section("memory of torch and CuPy", "hocket.conformance.gpu_check.environment:memory", 60),
 )

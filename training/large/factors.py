@@ -58,8 +58,8 @@ def average(comm: Any, u: Array, v: Array, way: str | None = None) -> Array:
     m, n = u.shape[1], v.shape[1]
     each = comm.allgather(np.array([len(u)])).tolist()
     if (way or costs(m, n, sum(each) / comm.size, comm.size).way) == "dense":
-        return comm.allreduce(np.ascontiguousarray(u.T @ v), "avg")  # type: ignore[no-any-return]
+        return comm.allreduce(np.ascontiguousarray(u.T @ v), "avg")
     both = comm.allgatherv(np.concatenate([u, v], 1), each)
     product = both[:, :m].T @ both[:, m:]
     product /= comm.size
-    return product  # type: ignore[no-any-return]
+    return product

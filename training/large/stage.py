@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from hocket.compression.memory import is_array
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, digest
 
@@ -90,7 +91,7 @@ class Recomputed:
     def forward(self, x: Array) -> tuple[Array, Input]:
         state = _state(self.stage)
         y, _ = self.stage.forward(x)
-        return y, Input(x, state, -1 if self._known else digest(np.asarray(y)))
+        return y, Input(x, state, -1 if self._known else _digest(y))
 
     def backward(self, dy: Array, kept: Input) -> Array:
         now = _state(self.stage)
@@ -99,14 +100,18 @@ class Recomputed:
             needed = _again(self.stage, kept.x)
         else:
             y, needed = self.stage.forward(kept.x)
-            if digest(np.asarray(y)) != kept.digest:
+            if _digest(y) != kept.digest:
                 raise ArgumentError(
                     f"recompute: the forward pass of {self.stage!r} gave another result the second time. If it draws "
                     "random numbers, give it random_state() and set_random_state(state); else leave recompute out"
                 )
             self._known = True
         _set_state(self.stage, now)
-        return self.stage.backward(dy, needed)  # type: ignore[no-any-return]
+        return self.stage.backward(dy, needed)
+
+
+def _digest(y: Any) -> int:
+    return digest(y if is_array(y) else np.asarray(y))
 
 
 def _again(stage: Any, x: Array) -> Any:

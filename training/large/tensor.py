@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from hocket.compression.memory import contiguous, copied, dtype_of, is_array, zeros
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
@@ -37,9 +36,10 @@ def part(count: int, comm: Any, what: str) -> slice:
 class Layer:
     """x of (rows, ..., inputs) times a weight of (inputs, outputs), plus a bias.
 
-    `weight`, `bias`: of the whole layer, alike on all ranks; the rank keeps its part in `parameters`, by name.
-    `backward` adds up `gradients`: of this rank's part, of all rows; `clear` makes them zeros.  `comm`: a communicator
-    or an axis of a mesh.  It can be a `Stage`, or a part of one: several forward passes may come before their backward.
+    `weight`, `bias`: of the whole layer, alike on all ranks, NumPy's or on a GPU, where x and dy then are, too; the
+    rank keeps its part in `parameters`, by name.  `backward` adds up `gradients`: of this rank's part, of all rows;
+    `clear` makes them zeros.  `comm`: a communicator or an axis of a mesh.  It can be a `Stage`, or a part of one:
+    several forward passes may come before their backward.
     """
 
     alike: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Layer:
     def __init__(self, weight: Array, bias: Array | None, comm: Any, *, sequence: bool = False) -> None:
         self.comm, self.sequence = comm, sequence
         agree(comm, type(self).__name__, lambda: self._said(weight, bias))
-        self.gradients = {name: np.zeros_like(array) for name, array in self.parameters.items()}
+        self.gradients = {name: zeros(array, array.shape, dtype_of(array)) for name, array in self.parameters.items()}
         for name, array in self.parameters.items():
             tell(array, comm, alike=name in self.alike)
 
@@ -60,7 +60,7 @@ class Layer:
     def _said(self, weight: Any, bias: Any) -> dict[str, Any]:
         """Cut the weight; what has to be the same on all ranks."""
         whole = [weight] if bias is None else [weight, bias]
-        if not all(isinstance(array, np.ndarray) and array.ndim == n for array, n in zip(whole, (2, 1), strict=False)):
+        if not all(is_array(array) and array.ndim == n for array, n in zip(whole, (2, 1), strict=False)):
             raise ArgumentError("weight must be an array of (inputs, outputs), bias one of (outputs,), or None")
         if bias is not None and len(bias) != weight.shape[1]:
             raise ArgumentError(f"bias has {len(bias)} numbers, the weight {weight.shape[1]} outputs")
@@ -72,7 +72,7 @@ class Layer:
 
     def _times(self, x: Array) -> Array:
         """x, of all rows, times this rank's weight."""
-        return np.ascontiguousarray(x @ self.parameters["weight"])
+        return contiguous(x @ self.parameters["weight"])
 
     def _back(self, dy: Array, x: Array) -> Array:
         """From the gradient of `_times(x)` to that of x; the weight's is added up."""
@@ -80,7 +80,7 @@ class Layer:
         self.gradients["weight"] += x.reshape(-1, x.shape[-1]).T @ rows
         if "bias" in self.parameters:
             self.gradients["bias"] += rows.sum(0)
-        return np.ascontiguousarray(dy @ self.parameters["weight"].T)
+        return contiguous(dy @ self.parameters["weight"].T)
 
     def _joined(self, x: Array) -> Array:
         """All rows: of `sequence` each rank has its own."""
@@ -89,9 +89,9 @@ class Layer:
     def _summed(self, y: Array) -> Array:
         """The sum of all ranks' y; of `sequence` this rank's rows of it."""
         if not self.sequence:
-            return self.comm.allreduce(y)  # type: ignore[no-any-return]
+            return self.comm.allreduce(y)
         part(len(y), self.comm, "rows")
-        return self.comm.reduce_scatter(y)  # type: ignore[no-any-return]
+        return self.comm.reduce_scatter(y)
 
 
 class ColumnParallel(Layer):
@@ -135,4 +135,5 @@ class RowParallel(Layer):
 
 
 def _kept(weight: Array, bias: Array | None) -> dict[str, Array]:
-    return {"weight": weight.copy()} if bias is None else {"weight": weight.copy(), "bias": bias.copy()}
+    whole = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+    return {name: copied(contiguous(array)) for name, array in whole.items()}

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.compression.memory import alike, namespace
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.outer.outer import Outer
@@ -52,21 +53,22 @@ class NoLoCo(Outer):
 
     def _rows(self, comm: Any, flight: Flight, row: Array) -> Array:
         other = self.partner(comm, flight.number)
-        return row if other == comm.rank else np.concatenate(sorted_by_rank(comm, other, row))
+        return row if other == comm.rank else namespace(row).concatenate(sorted_by_rank(comm, other, row))
 
     def _average(self, comm: Any, flight: Flight, fresh: bool) -> int:
         other, phi = self.partner(comm, flight.number), self.phi[flight.fragment.span]
         if other == comm.rank:
             return 0
-        mine = np.concatenate([flight.gradient, phi])
+        xp, count = namespace(phi), len(phi)
+        mine = xp.concatenate([flight.gradient, phi])
         first, second = sorted_by_rank(comm, other, mine)
-        mean = (first + second) * mine.dtype.type(0.5)  # the same bits on both
-        np.subtract(mean[: phi.size], mean[phi.size :] - phi, out=flight.gradient)
+        mean = (first + second) * 0.5  # the same bits on both
+        xp.subtract(mean[:count], mean[count:] - phi, out=flight.gradient)
         return int(mine.nbytes)
 
 
 def sorted_by_rank(comm: Any, other: int, mine: Array) -> list[Array]:
     """This rank's array and the other's, exchanged, the lower rank's first."""
-    theirs = np.empty_like(mine)
+    theirs = alike(mine, mine.shape)
     comm.sendrecv(mine, other, theirs, other, TAG)
     return [mine, theirs] if comm.rank < other else [theirs, mine]

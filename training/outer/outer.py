@@ -13,6 +13,7 @@ the average does; members.py, who takes part; state.py, checkpoints.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 import weakref
@@ -23,7 +24,9 @@ import numpy as np
 
 from hocket.arguments import whole
 from hocket.compression import Bucket
+from hocket.compression.memory import finite, namespace, squared
 from hocket.errors import ArgumentError
+from hocket.extending import Aside, on_host, uncaptured
 from hocket.training.flat import Array, digest, flat
 from hocket.training.outer import loop, roll, state
 from hocket.training.outer.fragments import cut
@@ -52,8 +55,9 @@ class Outer(loop.Loop):
     then ranks may have different `every`.  `planned`: how many steps the training will have, to warn if momentum is too
     much for it.
 
-    Memory: phi, the rule's vectors, and a fragment.  Errors: ArgumentError and MismatchError name what is wrong, on
-    all ranks.  Cost of a round: 48 bytes to each rank, and an allreduce of the fragment.
+    Memory: phi, the rule's vectors, and a fragment, where `Flat` says: on the GPU of the parameters, or in host memory.
+    A round on a GPU waits for two numbers of it: are all finite, and a digest.  Errors: ArgumentError and MismatchError
+    name what is wrong, on all ranks.  Cost of a round: 48 bytes to each rank, and an allreduce of the fragment.
     """
 
     kind = "outer/1"
@@ -71,14 +75,16 @@ class Outer(loop.Loop):
         self._order = [name for fragment in self.fragments for name in fragment.names]
         self.sending = Sending(send, decay)
         self.sending.check(self.flat.dtype)
+        if self.sending.host or not isinstance(self.crew, Fixed):  # crews move states of the host's memory
+            self.flat.stay()
         check(every, len(self.fragments), delay, mix, weight, by)
         super().__init__(len(self.fragments), every, delay, by, weight is not None)
         self.mix, self.weight = mix, weight
         if planned is not None:
             self._warn(whole(planned, "planned") * len(self.fragments) // every)
-        self.phi = np.empty(self.flat.size, self.flat.dtype)
+        self.phi = self.flat.empty(self.flat.size)
         self.flat.read(self._order, self.phi)
-        self.slots = {name: np.zeros_like(self.phi) for name in rule.slots}
+        self.slots = {name: self.flat.zeros(self.flat.size) for name in rule.slots}
         self._here: Any = None
         """This round's ranks, and the communicator on which it is averaged."""
         self._exposed = 0.0
@@ -86,6 +92,8 @@ class Outer(loop.Loop):
         self._lanes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         """The thread's communicator of those ranks, for each that has had a round."""
         self._thread = Worker("hocket-outer") if delay else None
+        self._aside = Aside(self.phi) if delay else None
+        """The thread's stream, where vectors are on a GPU."""
         self._settings = digest(np.frombuffer(repr(self._said()).encode(), np.uint8))
         if isinstance(self.crew, Fixed):
             self._agree(self.crew.comm)
@@ -157,15 +165,17 @@ class Outer(loop.Loop):
         comm, lane = self._here
         fragment = self.fragments[act.fragment]
         phi = self.phi[fragment.span]
-        gradient = np.empty_like(phi)
+        uncaptured(phi, "a round")
+        gradient = self.flat.empty(len(phi))
         self.flat.read(fragment.names, gradient)
-        np.subtract(phi, gradient, out=gradient)
+        namespace(phi).subtract(phi, gradient, out=gradient)
         flight = Flight(act.number, fragment, act.due, gradient, act.weight, act.at, self._members(comm))
         flight.wrong = self.flat.held.wrong()
-        if self._thread is None:
+        if self._thread is None or self._aside is None:
             self._carry(comm, flight)
         else:
-            flight.ended = self._thread.submit(self._carry, lane, flight)
+            self._aside.behind()
+            flight.ended = self._thread.submit(self._carry_aside, self._aside, lane, flight)
         return loop.Begun(flight)
 
     def _land(self, act: loop.Land) -> loop.Landed:
@@ -173,6 +183,8 @@ class Outer(loop.Loop):
         flight = act.flight
         if flight.ended is not None:
             flight.ended.result()
+            if self._aside is not None:
+                self._aside.join()
         names, phi = flight.fragment.names, self.phi[flight.fragment.span]
         slots = {name: vector[flight.fragment.span] for name, vector in self.slots.items()}
         self.rule.apply(phi, flight.gradient, slots)
@@ -190,11 +202,15 @@ class Outer(loop.Loop):
         """The new theta."""
         if not self.mix:
             return phi
-        theta = np.empty_like(phi)
+        theta = self.flat.empty(len(phi))
         self.flat.read(names, theta)
-        theta *= theta.dtype.type(self.mix)
-        theta += theta.dtype.type(1 - self.mix) * phi
+        theta *= float(self.mix)
+        theta += float(1 - self.mix) * phi
         return theta
+
+    def _carry_aside(self, aside: Aside, comm: Any, flight: Flight) -> None:
+        with aside.work():
+            self._carry(comm, flight)
 
     def _carry(self, comm: Any, flight: Flight) -> None:
         """Tell the others this rank's row, and average."""
@@ -205,22 +221,23 @@ class Outer(loop.Loop):
         flight.weights = tuple(row.weight / total for row in rows)
         own = flight.weight * len(rows) / total
         if own != 1:
-            flight.gradient *= flight.gradient.dtype.type(own)
+            flight.gradient *= float(own)
         flight.bytes = self._average(comm, flight, any(row.fresh for row in rows))
         flight.seconds = time.perf_counter() - began
 
     def _row(self, comm: Any, flight: Flight) -> Row:
         names, phi = flight.fragment.names, self.phi[flight.fragment.span]
         broken = roll.CHANGED if flight.wrong else -1
-        if not flight.wrong and not np.isfinite(np.dot(flight.gradient, flight.gradient)):
-            parts = self.flat.parts(names, flight.gradient)
-            broken = next((i for i, part in enumerate(parts) if not np.isfinite(part).all()), -1)
+        vector = flight.gradient
+        if not flight.wrong and not (math.isfinite(squared(vector)) if on_host(vector) else finite(vector)):
+            parts = self.flat.parts(names, vector)
+            broken = next((i for i, part in enumerate(parts) if not finite(part)), -1)
         hashed = digest(phi) if self.replicated else 0
         return Row(flight.number, flight.weight, broken, hashed, self.sending.fresh(comm), self._settings)
 
     def _rows(self, comm: Any, flight: Flight, row: Array) -> Array:
         """All members' rows.  A method that knows no collective overrides this, `_average`, and `_members`."""
-        return comm.allgather(row)  # type: ignore[no-any-return]
+        return comm.allgather(row)
 
     def _average(self, comm: Any, flight: Flight, fresh: bool) -> int:
         """Make `flight.gradient` the average of all members', which are weighted already.  Bytes on the wire."""
@@ -250,6 +267,7 @@ class Outer(loop.Loop):
         layout = digest(np.frombuffer(repr([*self.flat.shapes.items()]).encode(), np.uint8))
         return {
             "method": self.kind, "layout": layout, "dtype": str(self.flat.dtype), "rule": repr(self.rule),
+            "place of vectors (GPU or host)": "host" if self.flat.like is None else "GPU",
             "every": self.every if self.weight is None else "by weight", "by": self.by, "delay": self.delay,
             "mix": self.mix, "weight": self.weight, "send": self.sending.name, "decay": self.sending.decay,
             "fragments": [list(each.names) for each in self.fragments] if len(self.fragments) > 1 else 1,
@@ -261,8 +279,9 @@ class Outer(loop.Loop):
         if len({row["start"] for row in rows}) > 1:
             comm.broadcast(self.phi, 0)
             self.flat.write(self._order, self.phi)
-        if self.delay:
-            self._apart(comm)  # now, as it waits for all
+        lanes = [comm, self._apart(comm)] if self.delay else [comm]  # now, as it waits for all
+        for lane in lanes if self.flat.like is not None else ():
+            lane.allreduce(self.flat.zeros(1))  # tries what the GPUs can do, which messages do not
 
     def arrays(self) -> dict[str, Array]:
         return {"phi": self.phi, **self.slots}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hocket.compression.method import chunks
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 
@@ -52,13 +53,12 @@ class Momentum:
         return f"{'nesterov' if self.nesterov else 'momentum'} {self.momentum:g}, lr {self.lr:g}"
 
     def apply(self, phi: Array, gradient: Array, slots: dict[str, Array]) -> None:
-        kind = phi.dtype.type
-        for begin in range(0, phi.size, CHUNK):
-            one = slice(begin, begin + CHUNK)
-            change = gradient[one]
-            if self.momentum:
+        lr, momentum = float(self.lr), float(self.momentum)
+        for one in chunks(phi, CHUNK):
+            part, change = phi[one], gradient[one]
+            if momentum:
                 m = slots["momentum"][one]
-                m *= kind(self.momentum)
+                m *= momentum
                 m += change
-                change = change + kind(self.momentum) * m if self.nesterov else m
-            phi[one] -= kind(self.lr) * change
+                change = change + momentum * m if self.nesterov else m
+            part -= lr * change

@@ -26,6 +26,11 @@ class Sending:
         """This rank's state, or those of all ranks of a job, until it is known among whom it counts."""
 
     @property
+    def host(self) -> bool:
+        """Are vectors sent from host memory alone?"""
+        return self.method is not None and bool(self.method.host)
+
+    @property
     def name(self) -> str:
         return self.half or ("float" if self.method is None else self.method.name)
 
@@ -42,7 +47,7 @@ class Sending:
             return int(bucket.flat.nbytes // (2 if self.half else 1))
         compressor = self._begun(comm) if fresh or self.compressor is None else self.compressor
         compressor.allreduce_all(bucket)
-        return sum(compressor.stats(key).sent for key in bucket.keys)
+        return sum(compressor.stats(key, error=False).sent for key in bucket.keys)
 
     def check(self, dtype: Any) -> None:
         """Raises ArgumentError if vectors of this dtype are not sent so."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hocket.compression.memory import moved, put
+from hocket.compression.memory import saved as on_the_host
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.outer.rounds import Flight
@@ -48,7 +50,7 @@ def saved(outer: Outer) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "kind": outer.kind, "size": comm.size, "rank": comm.rank, "step": outer.steps,
-        "arrays": {name: array.copy() for name, array in arrays.items()}, "numbers": numbers,
+        "arrays": {name: on_the_host(array) for name, array in arrays.items()}, "numbers": numbers,
         "owed": outer.sending.state_dict(comm),
     }  # fmt: skip
 
@@ -63,7 +65,7 @@ def load(outer: Outer, given: dict[str, Any] | Sequence[dict[str, Any]]) -> None
     numbers, arrays = one["numbers"], one["arrays"]
     for what, vector in outer.arrays().items():
         for name, part in _named(outer, vector):
-            part[...] = arrays[f"{what}/{name}"]
+            put(part, arrays[f"{what}/{name}"])
     outer.steps, outer.counts, outer.rounds = (int(numbers[name]) for name in ("steps", "counts", "rounds"))
     outer._since, outer._steps_at = list(numbers["since"]), list(numbers["steps_at"])
     outer._extra = int(numbers.get("extra", 0))
@@ -80,7 +82,8 @@ def _flight(outer: Outer, under_way: dict[str, Any] | None, arrays: dict[str, Ar
         return None
     number, due, (counts, steps) = under_way["number"], under_way["due"], under_way["at"]
     fragment = outer.fragments[(number - 1) % len(outer.fragments)]
-    gradient = np.concatenate([arrays[f"flight/{name}"].reshape(-1) for name in fragment.names])
+    parts = np.concatenate([arrays[f"flight/{name}"].reshape(-1) for name in fragment.names])
+    gradient = moved(parts, outer.phi)
     return Flight(
         number, fragment, due, gradient, 0.0, (counts, steps), tuple(under_way["members"]),
         weights=tuple(under_way["weights"]), bytes=under_way["bytes"],

@@ -21,21 +21,10 @@ import numpy as np
 from hocket import Communicator
 from hocket.arguments import choices
 from hocket.compression import Bucket, Compressor
+from hocket.compression.memory import alike, dtype_of, put
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.training.agreeing import Order, Pending, Request, Spec, Submitter
-from hocket.training.overlap.arrays import (
-    described,
-    dtype_of,
-    empty,
-    line,
-    one_memory,
-    put,
-    refused,
-    seen,
-    tensor_of,
-    writable,
-    zeros,
-)  # fmt: skip
+from hocket.training.overlap.arrays import described, line, one_memory, refused, seen, tensor_of, writable, zeros
 from hocket.training.overlap.carrier import restore
 from hocket.training.overlap.gradient import Timing, naming
 from hocket.training.overlap.settings import Settings, agree
@@ -225,7 +214,7 @@ class Agreed:
         now = time.perf_counter()
         arrays = [self._zeros(r) if each is None else each.payload for r, each in zip(requests, mine, strict=True)]
         counts = [int(np.prod(request.parts[0].shape, dtype=np.int64)) for request in requests]
-        flat = line(arrays[0]) if len(arrays) == 1 else empty(arrays[0], sum(counts))
+        flat = line(arrays[0]) if len(arrays) == 1 else alike(arrays[0], sum(counts))
         bucket = Bucket.of(flat, [(n,) for n in counts], order.names)
         if len(arrays) > 1:
             for part, array in zip(bucket.parts, arrays, strict=True):

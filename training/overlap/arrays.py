@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hocket.arguments import kind, seen_through
-from hocket.compression import memory
+from hocket.compression.memory import alike, contiguous, dtype_of
 from hocket.errors import ArgumentError
+from hocket.extending import on_host, place
 from hocket.training.overlap.rows import Tensor
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -24,11 +25,6 @@ def tensor_of(name: str, like: Any) -> Tensor | None:
     return Tensor(name, int(np.prod(tuple(like.shape), dtype=np.int64)), dtype, ITEMSIZES[dtype])
 
 
-def dtype_of(array: Any) -> str:
-    """NumPy's name of its dtype; "" if it has none."""
-    return str(getattr(array, "dtype", "")).removeprefix("torch.")
-
-
 def described(value: Any) -> str:
     """For an error: dtype and shape, or what it is instead of an array."""
     if isinstance(value, np.generic):  # a sum of all elements is one, and no average can be put into it
@@ -36,11 +32,6 @@ def described(value: Any) -> str:
     if seen_through(value, ""):
         return "a masked array, whose mask would be lost"
     return f"{value.dtype}{tuple(value.shape)}" if hasattr(value, "shape") and hasattr(value, "dtype") else kind(value)
-
-
-def empty(like: Any, count: int) -> Any:
-    """Memory for so many elements, of the same library and dtype, where `like` lies."""
-    return memory.empty(like, count, dtype_of(like))
 
 
 def zeros(dtype: str, count: int, like: Any = None) -> Any:
@@ -52,14 +43,9 @@ def zeros(dtype: str, count: int, like: Any = None) -> Any:
                 "another rank averages a tensor of bfloat16, which NumPy does not have: import torch here"
             )
         like = torch.empty(0, dtype=torch.bfloat16)
-    made = np.empty(count, dtype) if like is None else empty(like, count)
+    made = np.empty(count, dtype) if like is None else alike(like, count)
     made[...] = 0
     return made
-
-
-def put(into: Any, part: Any) -> None:
-    """Copy; also from NumPy's array to torch's, and back."""
-    into[...] = into.new_tensor(part) if isinstance(part, np.ndarray) and hasattr(into, "new_tensor") else part
 
 
 def writable(array: Any) -> bool:
@@ -80,14 +66,7 @@ def refused(method: Any, array: Any) -> str:
     """Why this method of compression cannot average this array; "": it can."""
     if method is None or on_host(array) or not method.host:
         return ""
-    return f"it is on {array.device}, and {method.name!r} works in host memory: {method.host}; take another, or codec="
-
-
-def on_host(array: Any) -> bool:
-    """Can NumPy see its memory?"""
-    if hasattr(array, "__cuda_array_interface__") and not hasattr(array, "detach"):
-        return False
-    return getattr(getattr(array, "device", "cpu"), "type", "cpu") == "cpu"
+    return f"it is {place(array)}, and {method.name!r} works in host memory: {method.host}; take another, or codec="
 
 
 def one_memory(array: Any) -> bool:
@@ -97,8 +76,7 @@ def one_memory(array: Any) -> bool:
 
 def line(array: Any) -> Any:
     """Its elements as a contiguous array of one axis: the same memory where `one_memory`, else a copy."""
-    flat = array.reshape(-1)
-    return np.ascontiguousarray(flat) if isinstance(flat, np.ndarray) else flat.contiguous()
+    return contiguous(array.reshape(-1))
 
 
 @np.errstate(all="ignore")

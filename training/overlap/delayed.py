@@ -13,13 +13,13 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from hocket.arguments import seen_through, whole
+from hocket.compression.memory import copied, dtype_of, namespace, put, saved, zeros
 from hocket.errors import ArgumentError, MismatchError
+from hocket.extending import gpu_of, on_host, place
 from hocket.training.flat import digest
 from hocket.training.held import Held
-from hocket.training.overlap.arrays import described, dtype_of, host, on_host
+from hocket.training.overlap.arrays import described, host
 from hocket.training.overlap.scheduler import Scheduler
 
 KIND = "Delayed"
@@ -40,12 +40,13 @@ class Delayed:
     x_i = W_t - local_lr * g_i(t), while the average of g(t) travels.  So a gradient is taken at weights that lack the
     others' part of one step: the staleness is 1, and a step takes the longer of computation and communication.
 
-    `parameters`: arrays by name, NumPy's or torch's in host memory, in the order of the forward pass, equal on all
-    ranks; they are x_i, and change in place.  Who else changes them after the first step puts `state_dict` before that,
-    and `load_state_dict` behind it.  `lr`, `local_lr` and `momentum` may be changed between steps, alike on
-    all ranks: a step has those that it was sent with.  `local_lr`: None: `lr`, without momentum.  `warmup`: steps at
-    the beginning that wait for their own average, as synchronous SGD does; the source takes 200.  The first step raises
-    MismatchError, on all ranks, where these differ.
+    `parameters`: arrays by name, NumPy's, CuPy's or torch's, in the order of the forward pass, equal on all ranks; they
+    are x_i, and change in place.  Who else changes them after the first step puts `state_dict` before that, and
+    `load_state_dict` behind it; on a GPU that is not checked, as nothing waits there after the first step but
+    `Scheduler(finite=True)`.  All that it keeps lies beside them: W, the gradients, and the momentum.  `lr`, `local_lr`
+    and `momentum` may be changed between steps, alike on all ranks: a step has those that it was sent with.
+    `local_lr`: None: `lr`, without momentum.  `warmup`: steps at the beginning that wait for their own average, as
+    synchronous SGD does; the source takes 200.  The first step raises MismatchError, on all ranks, where these differ.
 
     On one rank, or where all ranks have equal gradients, without momentum, it is SGD bit for bit.
 
@@ -73,9 +74,9 @@ class Delayed:
         self.lr, self.local_lr, self.momentum, self.warmup = lr, local_lr, momentum, warmup
         for name, x in self.parameters.items():
             scheduler.declare(name, x)
-        self.weights = {name: np.array(x) for name, x in self.parameters.items()}
+        self.weights = {name: copied(x) for name, x in self.parameters.items()}
         """W: equal on all ranks."""
-        self._velocity = {name: np.zeros_like(x) for name, x in self.parameters.items()} if momentum else {}
+        self._velocity = {name: _zeros(x) for name, x in self.parameters.items()} if momentum else {}
         self._sent: dict[str, Any] = {}
         self._rates = (lr, momentum)
         """Rates of the step that was sent: a schedule may have set others when its average arrives."""
@@ -90,19 +91,20 @@ class Delayed:
             raise ArgumentError(f"step(): gradients and parameters differ in names: {', '.join(map(str, odd[:3]))}")
         self._held.check()
         if not self._agreed:
-            self.weights = {name: np.array(x) for name, x in self.parameters.items()}
+            self.weights = {name: copied(x) for name, x in self.parameters.items()}
             self._agree()
-        elif (changed := [name for name, x in self.parameters.items() if digest(x) != self._written[name]]):
+        elif (changed := [name for name, was in self._written.items() if digest(self.parameters[name]) != was]):
             raise ArgumentError(CHANGED.format(changed[0]))
         self._arrive()
         self._rates = (self.lr, self.momentum)
         local = self.lr if self.local_lr is None else self.local_lr
-        gradients = {name: _array(name, gradients[name]) for name in self.parameters}
-        self._sent = {name: np.array(gradient) for name, gradient in gradients.items()}
+        gradients = {name: _array(name, gradients[name], x) for name, x in self.parameters.items()}
+        self._sent = {name: copied(gradient) for name, gradient in gradients.items()}
         for name in reversed(self.parameters):
             self.scheduler.ready(name, self._sent[name])
-            np.multiply(gradients[name], local, out=self.parameters[name])
-            np.subtract(self.weights[name], self.parameters[name], out=self.parameters[name])
+            x, xp = self.parameters[name], namespace(self.parameters[name])
+            xp.multiply(gradients[name], local, out=x)
+            xp.subtract(self.weights[name], x, out=x)
         self.scheduler.step()
         self._steps += 1
         if self._steps <= self.warmup:
@@ -123,7 +125,7 @@ class Delayed:
         All ranks call it: like `finish` it waits for the last average, so what is saved is equal on all ranks.
         """
         self.finish()
-        velocity = {name: np.array(v) for name, v in self._velocity.items()}
+        velocity = {name: saved(v) for name, v in self._velocity.items()}
         return {"kind": KIND, "steps": self._steps, "velocity": velocity}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -135,7 +137,7 @@ class Delayed:
             raise ArgumentError("Delayed.load_state_dict(): expected what Delayed.state_dict() gave")
         velocity = state["velocity"]
         for name in sorted(self._velocity.keys() | velocity.keys()):
-            shapes = [np.shape(each[name]) if name in each else None for each in (self._velocity, velocity)]
+            shapes = [tuple(each[name].shape) if name in each else None for each in (self._velocity, velocity)]
             if shapes[0] != shapes[1]:
                 own, saved = ("none" if shape is None else f"of shape {shape}" for shape in shapes)
                 differ = f"the momentum of {name!r} is {own}, the saved one {saved}"
@@ -144,8 +146,8 @@ class Delayed:
             with contextlib.suppress(ArgumentError):  # a NaN is forgotten with it
                 self._mean(name)
         for name, v in self._velocity.items():
-            v[...] = velocity[name]
-        self.weights = {name: np.array(x) for name, x in self.parameters.items()}
+            put(v, velocity[name])
+        self.weights = {name: copied(x) for name, x in self.parameters.items()}
         self._steps, self._agreed = int(state["steps"]), False
 
     def _agree(self) -> None:
@@ -162,7 +164,7 @@ class Delayed:
         self._agreed = True
 
     def _write_down(self) -> None:
-        self._written = {name: digest(x) for name, x in self.parameters.items()}
+        self._written = {name: digest(x) for name, x in self.parameters.items() if on_host(x)}
 
     def _arrive(self) -> None:
         """The global weights move by what was sent last."""
@@ -170,7 +172,9 @@ class Delayed:
         for name in [*self._sent]:
             mean = self._mean(name)
             if momentum:
-                velocity = self._velocity.setdefault(name, np.zeros_like(mean))
+                if name not in self._velocity:  # it was set since
+                    self._velocity[name] = _zeros(mean)
+                velocity = self._velocity[name]
                 velocity *= momentum
                 velocity += mean
                 mean = velocity
@@ -182,8 +186,18 @@ class Delayed:
         return self.scheduler.wait(name)
 
 
-def _array(name: str, x: Any) -> Any:
-    """A parameter or a gradient as NumPy's array, of the same memory."""
-    if not on_host(x) or dtype_of(x) == "bfloat16" or seen_through(x, name):
-        raise ArgumentError(f"{name!r} must be in host memory, of a dtype that NumPy has; got {described(x)}")
-    return host(x) if hasattr(x, "detach") else x  # what is no array is refused by the scheduler
+def _array(name: str, x: Any, like: Any = None) -> Any:
+    """A parameter, or a gradient where its parameter lies, `like`: of the same memory, in the host's as NumPy's."""
+    here = on_host(x)
+    if gpu_of(x) < 0 and (not here or dtype_of(x) == "bfloat16") or seen_through(x, name):
+        what = "must be on a GPU, or in host memory and of a dtype that NumPy has"
+        raise ArgumentError(f"{name!r} {what}; got {described(x)}")
+    if like is not None and gpu_of(x) != gpu_of(like):
+        raise ArgumentError(f"the gradient of {name!r} lies {place(x)}, the parameter {place(like)}: give it there")
+    if not hasattr(x, "detach"):
+        return x  # what is no array is refused by the scheduler
+    return host(x) if here else x.detach()
+
+
+def _zeros(x: Any) -> Any:
+    return zeros(x, x.shape, dtype_of(x))

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from hocket.compression.memory import alike, put
 from hocket.errors import TimeoutError
-from hocket.training.overlap.arrays import empty, line, one_memory, put
+from hocket.training.overlap.arrays import line, one_memory
 from hocket.training.overlap.carrier import Carrier
 from hocket.training.overlap.rows import Row, Tensor, Unit
 
@@ -51,7 +52,7 @@ class Sent:
 
     def _rows(self, every: Sequence[Gradient], vector: Any, passes: int) -> Any:
         """The vector behind those of earlier passes."""
-        rows = empty(vector, passes * len(vector)).reshape(passes, len(vector))
+        rows = alike(vector, passes * len(vector)).reshape(passes, len(vector))
         put(rows[-1], vector)
         for j, row in enumerate(rows[:-1]):
             at = 0
@@ -143,7 +144,7 @@ class Gradient:
     def take_zeros(self) -> None:
         """This rank has none in this step."""
         if self.zeros is None:
-            self.zeros = empty(self.like, self.tensor.elements).reshape(self.shape)
+            self.zeros = alike(self.like, self.tensor.elements).reshape(self.shape)
         self.zeros[...] = 0
         self.take(self.zeros, own=False)
 
@@ -204,7 +205,7 @@ def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:
         for tensor in sent.needs:
             every[tensor].units.append(sent)
         if sent.unit.bucket:
-            sent.buffer = empty(every[sent.tensors[0]].like, at + len(sent.unit.told))
+            sent.buffer = alike(every[sent.tensors[0]].like, at + len(sent.unit.told))
 
 
 def naming(error: BaseException, name: str) -> BaseException:

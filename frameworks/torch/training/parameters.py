@@ -15,13 +15,11 @@ from hocket.errors import ArgumentError
 from hocket.torch.group.carrier import comm_of
 from hocket.training import Flat
 
-Array = np.ndarray[Any, Any]
-
 
 class Parameters(Flat):
     """Tensors by name: of any floating dtype, on any device; of a DTensor this rank's part.
 
-    They are changed in place, and an optimizer keeps what it knows of them.
+    They are changed in place, and an optimizer keeps what it knows of them.  Vectors of them lie where `Flat` says.
     """
 
     def taken(self, name: str, array: Any) -> torch.Tensor:
@@ -39,30 +37,35 @@ class Parameters(Flat):
         return np.dtype(np.float64 if doubles else np.float32)
 
     @torch.no_grad()
-    def read(self, names: Sequence[str], out: Array, arrays: Mapping[str, Any] | None = None) -> None:
+    def read(self, names: Sequence[str], out: Any, arrays: Mapping[str, Any] | None = None) -> None:
         source = self.arrays if arrays is None else arrays
         for name, part in zip(names, self.parts(names, out), strict=True):
-            torch.from_numpy(part).copy_(source[name])
+            _seen(part).copy_(source[name])
 
     @torch.no_grad()
-    def write(self, names: Sequence[str], vector: Array) -> None:
+    def write(self, names: Sequence[str], vector: Any) -> None:
         for name, part in zip(names, self.parts(names, vector), strict=True):
-            self.arrays[name].copy_(torch.from_numpy(part))
+            self.arrays[name].copy_(_seen(part))
 
-
-    def piece(self, name: str, first: int, count: int) -> Array:
+    def piece(self, name: str, first: int, count: int) -> Any:
         part = self.arrays[name].reshape(-1)[first : first + count]
-        return part.to("cpu", self._kind).numpy()  # type: ignore[no-any-return]
+        return part.to("cpu", self._kind).numpy() if self.like is None else part.to(self._kind)
 
     def exact(self) -> bool:
         return all(each.dtype == self._kind for each in self.arrays.values())
 
-    def rounded(self, name: str, part: Array) -> Array:
-        return torch.from_numpy(part).to(self.arrays[name].dtype).to(self._kind).numpy()
+    def rounded(self, name: str, part: Any) -> Any:
+        made = _seen(part).to(self.arrays[name].dtype).to(self._kind)
+        return made.numpy() if self.like is None else made
 
     @property
     def _kind(self) -> torch.dtype:
         return torch.float64 if self.dtype == np.float64 else torch.float32
+
+
+def _seen(vector: Any) -> Any:
+    """A vector as a tensor, of the same memory."""
+    return torch.from_numpy(vector) if isinstance(vector, np.ndarray) else vector
 
 
 def _is_cut(tensor: torch.Tensor) -> bool:
@@ -107,15 +110,17 @@ class _Trained(Mapping[str, torch.Tensor]):
         return sum(1 for _ in self)
 
 
-def parameters(module: torch.nn.Module) -> Parameters:
-    """The module's parameters that are trained, for `hocket.training.DiLoCo` and its kin.
+def parameters(module: torch.nn.Module, keep: str = "gpu") -> Parameters:
+    """The module's parameters that are trained, for `hocket.training.DiLoCo` and its kin, and for `Sharded`.
+
+    `keep="host"`: what these keep of a module on a GPU lies in host memory, and each round copies there and back.
 
     Take them once, when the module is where it will be trained: after `.to(device)` and `fully_shard`.  In a module of
     FSDP2 they are this rank's shards, so the loop's communicator is that of the ranks with the same shard.  Buffers, as
     BatchNorm's averages, are left to each rank.
     """
     inside = module.module if isinstance(module, DistributedDataParallel) else module
-    return Parameters(_Trained(inside))
+    return Parameters(_Trained(inside), keep)
 
 
 def communicator(group: Any = None) -> Any:

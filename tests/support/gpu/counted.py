@@ -53,13 +53,13 @@ def on(stream: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def counting(waits: int = 0, to_host: int = 0) -> Iterator[None]:
+def counting(waits: int = 0, to_host: int = 0, about: str = "") -> Iterator[None]:
     """Inside the block the host waits for the GPU so often, at most, and as many bytes leave it."""
     names = ("waits", "to_host")
     before = [library().fake_get(name.encode()) for name in names]
     yield
     found = [library().fake_get(name.encode()) - was for name, was in zip(names, before, strict=True)]
-    assert found[0] <= waits and found[1] <= to_host, f"{found[0]} waits and {found[1]} bytes to the host"
+    assert found[0] <= waits and found[1] <= to_host, f"{about}: {found[0]} waits and {found[1]} bytes to the host"
 
 
 class OutOfMemoryError(Exception):
@@ -213,7 +213,8 @@ def _method(name: str) -> Any:
     return lambda self, *args, **how: run(getattr(np.ndarray, name), self, *args, **how)
 
 
-for _name in ("add", "sub", "mul", "truediv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift",
+              "matmul"):  # fmt: skip
     setattr(ndarray, f"__{_name}__", _method(f"__{_name}__"))
     setattr(ndarray, f"__r{_name}__", _method(f"__r{_name}__"))
     setattr(ndarray, f"__i{_name}__", _method(f"__i{_name}__"))

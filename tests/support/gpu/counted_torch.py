@@ -86,11 +86,18 @@ def call(function: Any, args: Any, how: Any) -> Any:
         waits = True
     if to_host or waits:
         leave(own[0].numel() * own[0].element_size() if to_host and own else 1)
+    if name == "copy_" and own and here and args[0] is own[0] and how.get("non_blocking"):
+        nbytes = own[0].numel() * own[0].element_size()
+        with driver.device(0) as device:  # in stream order, and not waited for
+            device.copy(own[0].data_ptr(), here[0].data_ptr(), nbytes, counted.current())
+        return own[0]
     counted.settle()
     plain = {each: value for each, value in how.items() if not (each == "device" and "cuda" in str(value))}
     if name == "to" and any("cuda" in str(each) for each in target):
         return args[0] if own else on_gpu(args[0])
     result = seen(function, *args, **plain)
+    if name == "cpu":
+        return seen(torch.Tensor.clone, result.as_subclass(torch.Tensor))
     return result if to_host else wrapped(result)
 
 

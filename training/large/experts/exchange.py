@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.compression.memory import moved
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
@@ -28,7 +29,7 @@ class Straight:
 
     def __call__(self, rows: Array, to: Sequence[int], of: Sequence[int]) -> Array:
         """The first to[0] rows go to rank 0, ...; the result has of[0] rows from rank 0, ..."""
-        return self.comm.alltoallv(rows, to, of)  # type: ignore[no-any-return]
+        return self.comm.alltoallv(rows, to, of)
 
 
 class TwoSteps:
@@ -55,14 +56,14 @@ class TwoSteps:
     def __call__(self, rows: Array, to: Sequence[int], of: Sequence[int]) -> Array:
         """The first to[0] rows go to rank 0, ...; the result has of[0] rows from rank 0, ..."""
         theirs = np.asarray(to)[self.at.T]  # by number in a host, then by host
-        rows = rows[_blocks(to, self.at.T.ravel())]
+        rows = rows[moved(_blocks(to, self.at.T.ravel()), rows)]
         mine = self.inside.alltoall(np.ascontiguousarray(theirs))
         rows = self.inside.alltoallv(rows, theirs.sum(1).tolist(), mine.sum(1).tolist())
         order = np.arange(mine.size).reshape(mine.shape).T.ravel()
-        rows = rows[_blocks(mine.ravel(), order)]
+        rows = rows[moved(_blocks(mine.ravel(), order), rows)]
         come = np.asarray(of)[self.at]
         rows = self.between.alltoallv(rows, mine.sum(0).tolist(), come.sum(1).tolist())
-        return rows[_blocks(come.ravel(), np.argsort(self.at.ravel()))]
+        return rows[moved(_blocks(come.ravel(), np.argsort(self.at.ravel())), rows)]
 
 
 def _blocks(counts: Any, order: Any) -> Array:

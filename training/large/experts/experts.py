@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.arguments import kind, whole
+from hocket.compression.memory import alike, contiguous, dtype_of, is_array, moved
 from hocket.errors import ArgumentError
+from hocket.extending import gpu_of, place, uncaptured
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
 from hocket.training.large.experts.exchange import Straight, TwoSteps
-from hocket.training.large.experts.routing import Route, balancing, gradient, room, route
+from hocket.training.large.experts.routing import Route, added, balancing, gradient, room, route
 from hocket.training.large.stage import Stage
 from hocket.training.large.told import tell_all
 
@@ -74,39 +76,38 @@ class Experts:
 
         Ranks may have different numbers of tokens.  ArgumentError, on all ranks, if x or gates are wrong on one.
         """
+        uncaptured(gates, "Experts")
         routed, sent = self._routed(x, gates)
         one = [1] * self.comm.size
         came = self.exchange(sent, one, one)
         if (came < 0).any():
             agree(self.comm, "Experts", lambda: self._shape(x, gates))
         counts = sent.sum(1).tolist(), came.sum(1).tolist()
-        arrived = self.exchange(np.ascontiguousarray(x[routed.tokens]), *counts)
+        arrived = self.exchange(contiguous(x[routed.tokens]), *counts)
         of = np.repeat(np.tile(np.arange(len(self.experts)), self.comm.size), came.ravel())
-        here, results = [], np.empty_like(arrived)
+        here, results = [], alike(arrived, arrived.shape)
         for number, expert in enumerate(self.experts):
-            mine = np.flatnonzero(of == number)
+            mine = moved(np.flatnonzero(of == number), arrived)
             made, kept = expert.forward(arrived[mine])
             results[mine] = _rows(made, arrived[mine], f"expert {number}'s forward")
             here.append((mine, kept))
         rows = self.exchange(results, *reversed(counts))
-        y = np.zeros_like(x)
-        np.add.at(y, routed.tokens, routed.weights[:, None] * rows)
+        y = added(routed, routed.weights[:, None] * rows, alike(x, x.shape))
         self.dropped = routed.dropped
         return y, Kept(routed, rows, counts, here, gates.shape)
 
     def backward(self, dy: Array, kept: Kept) -> tuple[Array, Array]:
         """The gradients of x and of the gates; those of the experts' weights are added up inside them."""
         routed = kept.route
-        arrived = self.exchange(np.ascontiguousarray(routed.weights[:, None] * dy[routed.tokens]), *kept.counts)
-        gradients = np.empty_like(arrived)
+        arrived = self.exchange(contiguous(routed.weights[:, None] * dy[routed.tokens]), *kept.counts)
+        gradients = alike(arrived, arrived.shape)
         for number, (expert, (mine, needed)) in enumerate(zip(self.experts, kept.here, strict=True)):
             made = expert.backward(arrived[mine], needed)
             gradients[mine] = _rows(made, arrived[mine], f"expert {number}'s backward")
-        dx = np.zeros_like(dy)
-        np.add.at(dx, routed.tokens, self.exchange(gradients, *reversed(kept.counts)))
+        dx = added(routed, self.exchange(gradients, *reversed(kept.counts)), alike(dy, dy.shape))
         return dx, gradient(routed, (dy[routed.tokens] * kept.rows).sum(1), kept.shape)
 
-    def balancing(self, gates: Array, scale: float = 0.01) -> tuple[float, Array]:
+    def balancing(self, gates: Array, scale: float = 0.01) -> tuple[Any, Array]:
         """The loss that balances the experts (routing.py), of gates of (tokens, experts), and its gradient, which is to
         be added to that of `backward`.  No message.
         """
@@ -119,20 +120,23 @@ class Experts:
         except ArgumentError:
             return None, np.full((self.comm.size, len(self.experts)), -1)
         routed = route(gates, self.top, room(self.capacity, self.top, len(x), self.count))
-        return routed, np.bincount(routed.experts, minlength=self.count).reshape(self.comm.size, -1)
+        return routed, routed.counts.reshape(self.comm.size, -1)
 
     def _shape(self, x: Array, gates: Array) -> dict[str, Any]:
         for name, array in (("x", x), ("gates", gates)):
-            if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fV":  # V: bfloat16
-                got = f"{array.dtype}{array.shape}" if isinstance(array, np.ndarray) else kind(array)
+            if not is_array(array) or array.ndim != 2 or "float" not in dtype_of(array):
+                got = f"{array.dtype}{tuple(array.shape)}" if is_array(array) else kind(array)
                 raise ArgumentError(f"{name} must be an array of floats, a row for each token; got {got}")
-        if gates.shape != (len(x), self.count):
-            raise ArgumentError(f"gates have shape {gates.shape}, not {(len(x), self.count)}: tokens, experts")
+        if tuple(gates.shape) != (len(x), self.count):
+            raise ArgumentError(f"gates have shape {tuple(gates.shape)}, not {(len(x), self.count)}: tokens, experts")
+        if gpu_of(gates) != gpu_of(x):
+            raise ArgumentError(f"gates lie {place(gates)}, x {place(x)}: give both in one place")
         return {}
 
 
 def _rows(made: Any, given: Array, what: str) -> Any:
     """An expert's output, which must have as many rows, as wide."""
-    if np.shape(made) != given.shape:
-        raise ArgumentError(f"{what} was given rows of shape {given.shape}, and returned {np.shape(made)}: they differ")
+    shape = tuple(getattr(made, "shape", None) or np.shape(made))
+    if shape != tuple(given.shape):
+        raise ArgumentError(f"{what} was given rows of shape {tuple(given.shape)}, and returned {shape}: they differ")
     return made

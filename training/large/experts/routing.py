@@ -1,5 +1,7 @@
 """Which experts a token goes to, and what each counts: pure functions of the gates, and their gradient.
 
+All stay where the gates are, but the number of rows of each expert, by which they are sent: it goes to the host.
+
 Sources: Fedus et al., "Switch transformers", JMLR 2022 (top 1); Lepikhin et al., "GShard", ICLR 2021 (top 2, and a
 capacity in groups of tokens).
 """
@@ -7,10 +9,23 @@ capacity in groups of tokens).
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hocket.compression.memory import (
+    alike,
+    cast,
+    chosen,
+    dtype_of,
+    fetched,
+    moved,
+    namespace,
+    numbered,
+    order,
+    zeros,
+)
+from hocket.extending import on_host
 from hocket.training.flat import Array
 
 
@@ -23,9 +38,13 @@ class Route(NamedTuple):
     """... its expert, ..."""
     weights: Array
     """... and what its result counts."""
+    places: Array
+    """Its place among all choices: token * top + which of its token's."""
+    counts: np.ndarray[Any, Any]
+    """Rows of each expert, on the host."""
     dropped: int
     """Rows that were left out: their expert had no room."""
-    chosen: Array
+    picked: Array
     """The experts of each token, (tokens, top), and ..."""
     total: Array
     """... the sum of their gates, by which weights were divided; of top 1 ones."""
@@ -38,19 +57,39 @@ def route(gates: Array, top: int, room: int | None) -> Route:
     >>> routed.tokens.tolist(), routed.experts.tolist(), routed.dropped
     ([0, 2], [0, 1], 1)
     """
-    count = gates.shape[1]
-    chosen = np.argsort(-gates, 1, kind="stable")[:, :top]
-    weights = np.take_along_axis(gates, chosen, 1)
-    total = weights.sum(1, keepdims=True) if top > 1 else np.ones_like(weights)
-    total[total == 0] = 1  # a masked token, whose gates are all 0, counts nothing
-    tokens, experts = np.repeat(np.arange(len(gates)), top), chosen.ravel()
-    order = np.argsort(experts, kind="stable")
+    tokens, count = gates.shape
+    picked = order(-gates)[:, :top]
+    weights = gates[numbered(gates, tokens)[:, None], picked]
+    total = weights.sum(1)[:, None]
+    if top == 1:
+        total[...] = 1
+    total = chosen(total != 0, total, 1.0)  # a masked token, whose gates are all 0, counts nothing
+    experts = picked.reshape(-1)
+    places, counts = order(experts), fetched(_counts(experts, count))
     if room is not None:
-        counts = np.bincount(experts, minlength=count)
-        place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        order = order[place < room]
-    weights = (weights / total).ravel()[order]
-    return Route(tokens[order], experts[order], weights, len(tokens) - len(order), chosen, total)
+        begins, counts = np.cumsum(counts) - counts, np.minimum(counts, room)
+        first = [np.arange(begin, begin + many) for begin, many in zip(begins, counts, strict=True)]
+        places = places[moved(np.concatenate(first), places)]
+    dropped = tokens * top - len(places)
+    each = (weights / total).reshape(-1)[places]
+    return Route(places // top, experts[places], each, places, counts, dropped, picked, total)
+
+
+def _counts(experts: Array, count: int) -> Array:
+    """Rows of each expert."""
+    return (experts[:, None] == numbered(experts, count)[None]).sum(0)
+
+
+def added(routed: Route, rows: Array, into: Array) -> Array:
+    """`into`, which has a row for each token, becomes the sum of the token's rows, always in one order."""
+    xp, top, most = namespace(rows), routed.picked.shape[1], len(rows)
+    none = alike(rows, (1, rows.shape[1]))
+    none[...] = 0
+    where = alike(routed.places, len(into) * top)
+    where[...] = most  # a row that was left out
+    where[routed.places] = numbered(rows, most)
+    into[...] = xp.concatenate([rows, none])[where].reshape(len(into), top, rows.shape[1]).sum(1)
+    return into
 
 
 def room(capacity: float | None, top: int, tokens: int, experts: int) -> int | None:
@@ -62,8 +101,8 @@ def room(capacity: float | None, top: int, tokens: int, experts: int) -> int | N
     return None if capacity is None else math.ceil(capacity * top * tokens / experts * (1 - 1e-12))
 
 
-def balancing(gates: Array, scale: float) -> tuple[float, Array]:
-    """The loss that balances experts, and its gradient of the gates.
+def balancing(gates: Array, scale: float) -> tuple[Any, Array]:
+    """The loss that balances experts, a number (on a GPU one there), and its gradient of the gates.
 
     scale * experts * sum_e f_e P_e: f_e is the share of tokens whose highest gate is e's, P_e the average of its gates,
     softmax's; `scale` at least, where all are alike.  Switch's, with alpha = 0.01; GShard's is experts^-2 of it.  Of a
@@ -73,23 +112,23 @@ def balancing(gates: Array, scale: float) -> tuple[float, Array]:
     1.5
     """
     tokens, count = gates.shape
+    slope = alike(gates, gates.shape)
     if not tokens:
-        return 0.0, np.zeros_like(gates)
-    first = np.argsort(-gates, 1, kind="stable")[:, 0]
-    share = np.bincount(first, minlength=count) / tokens
-    each = (scale * count / tokens) * share
-    return float((gates * each).sum()), np.broadcast_to(each, gates.shape).astype(gates.dtype)
+        return 0.0, slope
+    each = cast(_counts(order(-gates)[:, 0], count), "float64") * (scale * count / tokens**2)
+    slope[...] = each
+    loss = (gates * each).sum()
+    return float(loss) if on_host(gates) else loss, slope
 
 
 def gradient(routed: Route, each: Array, shape: tuple[int, int]) -> Array:
     """The gradient of the gates; `each`: of the rows' weights."""
-    gradients = np.zeros(shape, each.dtype)
+    gradients, shares, both = (zeros(each, shape, dtype_of(each)) for _ in "gsb")
     gradients[routed.tokens, routed.experts] = each
-    if routed.chosen.shape[1] == 1:
+    if routed.picked.shape[1] == 1:
         return gradients
-    shares, both = np.zeros_like(gradients), np.zeros_like(gradients)
     shares[routed.tokens, routed.experts] = routed.weights
-    np.put_along_axis(both, routed.chosen, 1, 1)
-    gradients -= (shares * gradients).sum(1, keepdims=True)
+    both[numbered(each, shape[0])[:, None], routed.picked] = 1
+    gradients -= (shares * gradients).sum(1)[:, None]
     gradients *= both / routed.total
     return gradients

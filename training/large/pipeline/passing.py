@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
+from hocket.compression.memory import contiguous
 from hocket.training.flat import Array
 from hocket.training.large.pipeline.orders import FORWARD, Pass
 
@@ -62,7 +61,7 @@ class Passing:
         """Send a pass's result to the next stage on its way, if there is one.  Returns at once."""
         number, forward = self.number(each), each.way == FORWARD
         if number != (self.last if forward else 0):
-            x = np.ascontiguousarray(x)
+            x = contiguous(x)
             to = (number + (1 if forward else -1)) % self.comm.size
             self._sent.append((self.comm.send(x, to, self._tag(each.way, each.micro, number), async_op=True), x))
             self._sent = [(work, x) for work, x in self._sent if not work.done()]

@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.arguments import choices, kind, whole
+from hocket.compression.memory import alike, dtype_of, is_array
 from hocket.errors import ArgumentError, MismatchError
+from hocket.extending import on_host
 from hocket.training.flat import Array
 from hocket.training.large.agreeing import agree
 from hocket.training.large.pipeline.orders import BACKWARD, FORWARD, ORDERS, Pass, steady
@@ -39,8 +41,8 @@ class _Kept(NamedTuple):
     gradient: Array | None
     """The gradient of the loss, behind the last stage; elsewhere it comes as a message ..."""
     shape: tuple[int, ...]
-    dtype: Any
-    """... of this shape and dtype."""
+    like: Array
+    """... of this shape; no elements, of its dtype and place."""
 
 
 class Pipeline:
@@ -48,11 +50,11 @@ class Pipeline:
 
     `stage`: this rank's; with `schedule="interleaved"` a list of stages, as many on each rank: number `rank`, number
     `rank + size`, ...  `like`: an array of the shape and dtype of one micro-batch's input to this stage, and to each of
-    several; the model's first stage needs none.  `micro`: micro-batches in a step.  `schedule`: "1f1b", "gpipe",
-    "interleaved", or "pipedream": then `update()` changes the arrays of `stage.parameters` in place, by the gradient
-    of one micro-batch, and forgets it.  `recompute`: stages keep their inputs alone (`Recomputed`).  `drain=False`,
-    with "pipedream": a step ends when its forward passes have; the last backward passes of a rank come with the next
-    step, or with `finish()`, which goes before weights are read or saved.
+    several; the model's first stage needs none.  Arrays are NumPy's, or on a GPU.  `micro`: micro-batches in a step.
+    `schedule`: "1f1b", "gpipe", "interleaved", or "pipedream": then `update()` changes the arrays of `stage.parameters`
+    in place, by the gradient of one micro-batch, and forgets it.  `recompute`: stages keep their inputs alone
+    (`Recomputed`).  `drain=False`, with "pipedream": a step ends when its forward passes have; the last backward passes
+    of a rank come with the next step, or with `finish()`, which goes before weights are read or saved.
 
     `most`: how many passes were kept at once; `versions`: "pipedream"'s.  All ranks make it together; ArgumentError and
     MismatchError name what is wrong, on all of them.
@@ -65,7 +67,8 @@ class Pipeline:
         self.recompute, self.drain = recompute, drain
         self.comm, self.like, self.micro, self.schedule, self._update = comm, like, micro, schedule, update
         self.stages: list[Any] = [*stage] if isinstance(stage, Sequence) else [stage]
-        self._takes = agree(comm, "Pipeline", self._said, [_form(each) for each in self._likes()])
+        likes = [_form(each) if is_array(each) else None for each in self._likes()]
+        self._takes = agree(comm, "Pipeline", self._said, likes)
         """Stages were promised these: dtype and shape, by rank and by its stages."""
         if (mesh := getattr(comm, "mesh", None)) is not None:
             mesh.staged.update(mesh.axes_of(comm))
@@ -104,9 +107,9 @@ class Pipeline:
         if self.comm.rank or len(self.stages) > 1:
             likes = self._likes()
             needed = likes[not self.comm.rank :]
-            arrays = all(isinstance(getattr(each, "dtype", None), np.dtype) for each in needed)
-            if len(likes) != len(self.stages) or not arrays:
-                raise ArgumentError("like must be a NumPy array of the shape of a micro-batch's input to this stage")
+            if len(likes) != len(self.stages) or not all(map(is_array, needed)):
+                what = "like must be a NumPy array, or a GPU's, of the shape of a micro-batch's input to this stage"
+                raise ArgumentError(what)
         return {
             "micro": self.micro, "schedule": self.schedule, "number of stages": len(self.stages),
             "recompute": bool(self.recompute), "drain": bool(self.drain),
@@ -122,7 +125,7 @@ class Pipeline:
         takes = self._takes[rank][chunk] if chunk < len(self.stages) else None
         if takes is None:
             return
-        gives, where = _form(np.asarray(y)), self.comm.members[rank]
+        gives, where = _form(y), self.comm.members[rank]
         if takes != gives:
             raise MismatchError(
                 f"Pipeline: stage {following - 1} gives {_words(gives)}, and stage {following}, on rank {where}, was "
@@ -132,11 +135,11 @@ class Pipeline:
     def _check_back(self, each: Pass, dx: Array, kept: _Kept) -> None:
         """Check the gradient for the stage before, which waits for one like what it gave."""
         number = each.chunk * self.comm.size + self.comm.rank
-        takes, gives = self._takes[self.comm.rank][each.chunk], _form(np.asarray(dx))
+        takes, gives = self._takes[self.comm.rank][each.chunk], _form(dx)
         if number == 0 or takes == gives:
             return
-        why, result = "", [str(kept.dtype), [*kept.shape]]
-        if kept.gradient is not None and (made := _form(np.asarray(kept.gradient))) != result:
+        why, result = "", [dtype_of(kept.like), [*kept.shape]]
+        if kept.gradient is not None and (made := _form(kept.gradient)) != result:
             why = f"; the loss has given {_words(made)} as the gradient of {_words(result)}"
         raise MismatchError(
             f"Pipeline: the backward pass of stage {number} gives {_words(gives)}, and stage {number - 1} waits for "
@@ -158,7 +161,10 @@ class Pipeline:
             raise error
         if self.drain and self.comm.allreduce(int(bool(why)), "max"):
             agree(self.comm, "Pipeline", lambda: _raise(why))
-        inputs = np.split(batch, self.micro) if self.first and batch is not None else []
+        inputs = []
+        if self.first and batch is not None:
+            rows = len(batch) // self.micro
+            inputs = [batch[begin : begin + rows] for begin in range(0, len(batch), rows or 1)]
         with getattr(self.comm, "noting", contextlib.nullcontext)():
             if self.drain:
                 self._kept.clear()  # of a step that raised
@@ -195,14 +201,15 @@ class Pipeline:
 
         def room(each: Pass) -> Array | None:
             if each.way == FORWARD:
-                return np.empty(likes[each.chunk].shape, likes[each.chunk].dtype)
+                return alike(likes[each.chunk], tuple(likes[each.chunk].shape))
             entry = kept.get((each.micro, each.chunk))
-            return None if entry is None else np.empty(entry.shape, entry.dtype)
+            return None if entry is None else alike(entry.like, entry.shape)
 
         return room
 
     def _run(self, order: Sequence[Pass], inputs: Sequence[Array], loss: Loss | None) -> float | None:
-        kept, total = self._kept, 0.0
+        kept: dict[tuple[int, int], _Kept] = self._kept
+        total: Any = 0.0
         if self._messages is None:
             self._messages = Passing(self.comm, order, len(self.stages), self._room())
         else:
@@ -220,8 +227,8 @@ class Pipeline:
                 gradient = None
                 if messages.number(each) == messages.last and loss is not None:
                     one, gradient = loss(y, each.micro - self._begun)
-                    total += float(one)
-                kept[key] = _Kept(needed, gradient, y.shape, y.dtype)
+                    total = total + (float(one) if on_host(one) else one)  # a number there: nobody waits for it
+                kept[key] = _Kept(needed, gradient, tuple(y.shape), alike(y, 0))
                 del needed  # else it lives until the next forward pass has another
                 self.most = max(self.most, len(kept))
             else:
@@ -235,9 +242,10 @@ class Pipeline:
         return total if self.last else None
 
 
-def _form(x: Any) -> list[Any] | None:
-    """The dtype and the shape, for other ranks; None: it is no array of NumPy's dtypes."""
-    return [str(x.dtype), [*x.shape]] if isinstance(getattr(x, "dtype", None), np.dtype) else None
+def _form(x: Any) -> list[Any]:
+    """The dtype and the shape, for other ranks."""
+    x = x if is_array(x) else np.asarray(x)
+    return [dtype_of(x), [*x.shape]]
 
 
 def _words(form: Any) -> str:

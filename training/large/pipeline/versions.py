@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
+from hocket.compression.memory import copied
 from hocket.training.flat import Array
 
 
@@ -49,7 +50,7 @@ class Versions:
         self.now += 1
 
     def _copy(self) -> dict[str, Array]:
-        return {name: array.copy() for name, array in self.parameters.items()}
+        return {name: copied(array) for name, array in self.parameters.items()}
 
     def _put(self, version: Mapping[str, Array]) -> None:
         for name, array in version.items():

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from hocket.arguments import choices, kind
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, Flat, digest
@@ -140,9 +138,9 @@ class Around:
 
     def _print(self, name: str) -> list[int]:
         """Do its numbers differ (many biases begin with one)?  How many are they, and a digest of them."""
-        vector: Array = np.empty(self.flat.sizes[name], self.flat.dtype)
+        vector: Array = self.flat.empty(self.flat.sizes[name])
         self.flat.read([name], vector)
-        return [int((vector != vector[:1]).any()), vector.size, digest(vector)]
+        return [int((vector != vector[:1]).any()), len(vector), digest(vector)]
 
 
 def refuse(comm: Any, flat: Flat) -> None:

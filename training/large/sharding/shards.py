@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hocket.arguments import choices, kind, seen_through
+from hocket.compression.memory import chosen, namespace, put, saved
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array, Flat, digest, flat
 from hocket.training.large.agreeing import agree, ranks
@@ -48,15 +49,15 @@ class Shards:
         self.of = {name: unit for unit in self.units for name in unit.names}
         self.size = sum(unit.counts[me] for unit in self.units)
         """Elements of this rank's shard."""
-        self.w, self.gradient = (np.empty(self.size, self.flat.dtype) for _ in "wg")
-        self.slots = {name: np.zeros_like(self.w) for name in optimizer.slots}
+        self.w, self.gradient = (self.flat.empty(self.size) for _ in "wg")
+        self.slots = {name: self.flat.zeros(self.size) for name in optimizer.slots}
         self.steps = 0
         self.own = pieces(self.flat, self.units, me)
         """This rank's pieces."""
         coded = codec is not None or getattr(self.inside, "codec", None) is not None  # an axis of a Mesh may have one
         self._exact = self.flat.exact() and not coded
         """Do the parameters show all bits of `w`?"""
-        self._coarse: Array | None = np.empty_like(self.w) if coded else None
+        self._coarse: Array | None = self.flat.empty(self.size) if coded else None
         """The values of `w` that all ranks have got by a codec."""
         if states is None:
             self._begin()
@@ -90,11 +91,11 @@ class Shards:
         for name, first, where in self.own:
             w = self.w[where]
             if self._exact:
-                w[...] = self.flat.piece(name, first, w.size)
+                w[...] = self.flat.piece(name, first, len(w))
                 continue
-            now = self.flat.piece(name, first, w.size)
+            now = self.flat.piece(name, first, len(w))
             before = self.flat.rounded(name, w if self._coarse is None else self._coarse[where])
-            np.copyto(w, now, where=now != before)  # where nobody has, it may have more bits than they
+            w[...] = chosen(now != before, now, w)  # where nobody has, it may have more bits than they
 
     # --- one step
 
@@ -108,7 +109,7 @@ class Shards:
             if not math.isfinite(length):
                 raise ArgumentError(f"Sharded: step {self.steps + 1}: the gradient's norm is {length}; nothing changed")
             if length > self.clip:
-                self.gradient *= self.gradient.dtype.type(self.clip / length)
+                self.gradient *= float(self.clip / length)
         self._take_changes()
         self.steps += 1
         self.optimizer.apply(self.w, self.gradient, self.slots, self.steps, *self._pieces)
@@ -118,7 +119,8 @@ class Shards:
         """The gradient, without what other ranks count."""
         if len(self._counted) == len(self.own):
             return self.gradient
-        return np.concatenate([self.gradient[:0], *(self.gradient[piece.shard] for piece in self._counted)])
+        xp, parts = namespace(self.gradient), [self.gradient[piece.shard] for piece in self._counted]
+        return xp.concatenate([self.gradient[:0], *parts])
 
     def _averaged(self, unit: Unit, whole: Array, **how: Any) -> Any:
         """Average a unit's gradient over the ranks of all shards, into this rank's."""
@@ -129,7 +131,7 @@ class Shards:
 
     def _gathered(self, unit: Unit) -> Array:
         """A unit's parameters."""
-        whole = np.empty(unit.size, self.flat.dtype)
+        whole = self.flat.empty(unit.size)
         self._gather(unit, whole)
         return whole
 
@@ -141,7 +143,7 @@ class Shards:
 
     def _read(self, names: Sequence[str], gradients: Mapping[str, Any]) -> Array:
         """These arrays in a vector."""
-        whole = np.zeros(self.flat.count(names), self.flat.dtype)
+        whole = self.flat.zeros(self.flat.count(names))
         if all(gradients.get(name) is not None for name in names):
             self.flat.read(names, whole, gradients)
             return whole
@@ -173,7 +175,8 @@ class Shards:
         if shape is None or tuple(shape) != wanted:
             got = f"is {kind(gradient)}" if shape is None else f"has shape {tuple(shape)}"
             return f"the gradient of {name!r} {got}, the parameter {wanted}"
-        return ""
+        where = self.flat.elsewhere(gradient)
+        return f"the gradient of {name!r} lies {where}: give it there" if where else ""
 
     def _tell(self, wrong: str) -> None:
         """Raise ArgumentError on all ranks that step together, if something is wrong on one.  Collective."""
@@ -205,7 +208,7 @@ class Shards:
 
     def _take(self, unit: Unit, from_first: bool = False) -> Array:
         """A unit's parameters, of which the shard gets its piece: this rank's, or on all ranks the first one's."""
-        whole = np.empty(unit.size, self.flat.dtype)
+        whole = self.flat.empty(unit.size)
         self.flat.read(unit.names, whole)
         if from_first:
             self.comm.broadcast(whole, 0)
@@ -262,6 +265,7 @@ class Shards:
         return {
             "stage": self.stage, "shards": shards, "optimizer": repr(self.optimizer), "clip": self.clip,
             "order": self.order, "codec": str(self.codec), "dtype": str(self.flat.dtype), "units": self._groups(units),
+            "place of vectors (GPU or host)": "host" if self.flat.like is None else "GPU",
             "parameters": [[name, list(shape)] for name, shape in self.flat.shapes.items()],
         }  # fmt: skip
 
@@ -272,7 +276,8 @@ class Shards:
 
     def state_dict(self) -> dict[str, Any]:
         """{"kind": "sharded/1", "size", "rank", "step", "arrays": {"m/NAME": this rank's part}, "numbers"}."""
-        return states.saved(self, self.inside.rank, {what: vector.copy() for what, vector in self.vectors.items()})
+        own = {what: saved(vector) for what, vector in self.vectors.items()}
+        return states.saved(self, self.inside.rank, own)
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on from `state_dict()`s that a group of any size and stage made: each rank gives those that it has.
@@ -297,7 +302,7 @@ class Shards:
             wrong = str(error)
         self._tell(wrong)
         for vector, where, part in states.moved(self, given, rows):
-            vector[where] = part
+            put(vector[where], part)
         self.steps = step
         self._spread()
 

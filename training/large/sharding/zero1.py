@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from hocket.compression.memory import namespace
 from hocket.training.large.sharding.shards import Shards
 
 
@@ -37,7 +36,7 @@ class Zero1(Shards):
         self._tell(wrong)
         for unit in self.units:
             rows = [self._read(unit.names, each) for each in every]
-            self._averaged(unit, np.stack(rows) if several else rows[0])
+            self._averaged(unit, namespace(rows[0]).stack(rows) if several else rows[0])
         length = self._update()
         self._spread()
         return length

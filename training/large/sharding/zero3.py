@@ -12,8 +12,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from hocket.compression.memory import chosen, copied
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
 from hocket.training.large.sharding.cutting import Unit
@@ -60,7 +59,7 @@ class Zero3(Zero2):
             raise ArgumentError(f"Sharded: there is no parameter {unknown[0]!r}")
         wanted = {self.of[name].names: self.of[name] for name in names}
         wholes = [(unit, self._use(unit)) for unit in wanted.values()]
-        begun = [self._mine(unit, whole).copy() for unit, whole in wholes]
+        begun = [copied(self._mine(unit, whole)) for unit, whole in wholes]
         try:
             yield {
                 name: part for unit, whole in wholes
@@ -70,7 +69,8 @@ class Zero3(Zero2):
             del self._open[len(self._open) - len(wholes) :]
         for (unit, whole), before in zip(wholes, begun, strict=True):
             now = self._mine(unit, whole)
-            np.copyto(self.w[unit.shard], now, where=now != before)
+            w = self.w[unit.shard]
+            w[...] = chosen(now != before, now, w)
         self._go_ahead()
 
     def _use(self, unit: Unit) -> Array:
@@ -88,7 +88,7 @@ class Zero3(Zero2):
         if self._next is None and 0 < at < len(self._before) and self._before[at - 1] == self._used[-1]:
             following = self._before[at]
             if following not in self._open:
-                out = np.empty(following.size, self.flat.dtype)
+                out = self.flat.empty(following.size)
                 self._next = following, self._gather(following, out, async_op=True), out
 
     def _ahead(self) -> tuple[Unit, Array] | None:

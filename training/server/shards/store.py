@@ -250,9 +250,9 @@ class Tables:
 
     def read(self, what: What) -> Array:
         held = self.held[what[0], what[1]]
+        values: Array = packed(held.state()) if what.codec == ALL else held.read(what[2])
         if what.codec == ALL:
-            return packed(held.state())
-        values: Array = held.read(what[2])
+            return values
         return CODECS[what.codec - 1].encode(values.reshape(-1), self._key()) if what.codec else values
 
     def _key(self) -> int:

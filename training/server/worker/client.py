@@ -12,6 +12,7 @@ import numpy as np
 
 from hocket.arguments import kind, whole
 from hocket.errors import ArgumentError
+from hocket.extending import on_host, place
 from hocket.training.server.holder import Holder
 from hocket.training.server.member import Member
 from hocket.training.server.optimizers import Array
@@ -182,7 +183,7 @@ class Client:
         number, table = self.layout.number(name), self.range_of(name, "load() takes")
         one = table.optimizer.slots  # type: ignore[union-attr]
         wanted = {"values": table.shape, **{each: (1,) if number_ else table.shape for each, number_ in one.items()}}
-        arrays = {each: np.asarray(array, table.dtype) for each, array in state.items()}
+        arrays = {each: as_values(array, table.dtype) for each, array in state.items()}
         if {each: array.shape for each, array in arrays.items()} != wanted:
             got = ", ".join(f"{each}{list(array.shape)}" for each, array in arrays.items())
             keeps = ", ".join(f"{each}{list(shape)}" for each, shape in wanted.items())  # type: ignore[arg-type]
@@ -332,8 +333,9 @@ class Client:
         keys = self._keys(table, rows)
         shape = (len(keys), table.width) if isinstance(table, Rows) else table.shape  # type: ignore[arg-type]
         result = np.empty(shape, table.dtype) if out is None else out
-        if result.shape != shape or result.dtype != table.dtype or not result.flags.c_contiguous:
-            raise ArgumentError(f"{self.who}: out must be a contiguous {table.dtype}{shape} for table {name!r}")
+        if not on_host(result) or (result.shape, result.dtype) != (shape, table.dtype) or not result.flags.c_contiguous:
+            where = "" if on_host(result) else f", in host memory: it is {place(result)}; or take Cached"
+            raise ArgumentError(f"{self.who}: out must be a contiguous {table.dtype}{shape} for table {name!r}{where}")
         handle, flat = Handle(result, self._receiver.wait), result.reshape(-1)
         if keys is not None:
             asked = [

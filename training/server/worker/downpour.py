@@ -51,6 +51,7 @@ class Downpour:
         if whole(n_push, "n_push") < 1 or whole(n_fetch, "n_fetch") < 1:
             raise ArgumentError(f"{client.who}: n_push={n_push} and n_fetch={n_fetch} must be at least 1")
         self._flat: Flat = flat(parameters)
+        self._flat.stay()  # pushes and pulls are of host memory
         self._names = [*self._flat.arrays]
         for name in self._names:
             table, shape = client.table(name), self._flat.shapes[name]

@@ -12,7 +12,9 @@ import numpy as np
 from hocket.arguments import kind, unmasked
 from hocket.codecs import CODECS
 from hocket.compression import resolved
+from hocket.compression.memory import fetched
 from hocket.errors import ArgumentError
+from hocket.extending import on_host
 from hocket.training.server.optimizers import Array
 from hocket.training.server.shards.store import Change
 from hocket.training.server.tables import finite
@@ -71,13 +73,16 @@ def wire_codec(given: Any) -> int:
 
 
 def as_values(given: Any, dtype: str) -> Array:
-    """The values that are pushed, as a contiguous array of the table's dtype on the host; of a torch tensor too."""
+    """The values that are pushed, as a contiguous array of the table's dtype on the host; of a torch tensor too, and
+    of arrays on a GPU, which are waited for."""
     if type(given) is np.ndarray and given.dtype == dtype and given.flags.c_contiguous:
         return given  # what follows costs more than all else of a small push
     unmasked(given, "values")
     if hasattr(given, "detach"):
         given = given.detach().cpu()
         given = (given.float() if "float" in str(given.dtype) and given.itemsize < 4 else given).numpy()
+    elif not on_host(given):
+        given = fetched(given)
     try:
         array = np.asarray(given)
         if array.dtype.kind == "c":

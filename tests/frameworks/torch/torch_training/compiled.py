@@ -19,7 +19,9 @@ from torch_training.task import (
     close,
     full,
     learn,
+    learned,
     mine,
+    network,
     rank,
     sgd,
     size,
@@ -167,3 +169,35 @@ def compile_fsdp2() -> None:
     learn(reference, adam(reference), *batch())
     assert graphs.count
     close(full(model.parameters()), reference.parameters())
+
+
+@case(2)
+def compile_compressed_ddp() -> None:
+    """Around `compress`, by each kind of method: a compiled module, two micro-batches a step, and a scaler that meets
+    an infinity.  By top-k of all elements the parameters are those of one process; by others near them."""
+    import hocket.torch
+
+    x, y = map(mine, batch())
+    methods = {"topk:1": 1e-4, "int8": 0.05, "powersgd:4": 0.3, "dgc:0.9": 0.5, "ef21:topk:0.9": 0.2}
+    for method, near in methods.items():
+        model = network()
+        wrapped = DDP(torch.compile(model, backend=Graphs()))
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=4.0)
+        hocket.torch.compress(wrapped, method, lr=lambda by=scaler: 0.1 / by.get_scale())
+        for step in range(5):
+            optimizer.zero_grad()
+            spoilt = torch.full_like(y, float("inf")) if step == 2 and rank() == 0 else y
+            parts = list(zip(x.chunk(2), spoilt.chunk(2), strict=True))
+            with wrapped.no_sync():
+                scaler.scale(nn.functional.mse_loss(wrapped(parts[0][0]), parts[0][1]) / 2).backward()
+            scaler.scale(nn.functional.mse_loss(wrapped(parts[1][0]), parts[1][1]) / 2).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == 2, method
+        alike(model.parameters())
+        start = torch.cat([each.detach().flatten() for each in network().parameters()])
+        wanted, got = (
+            torch.cat([each.detach().flatten() for each in some]) - start
+            for some in (learned(lambda each: torch.optim.SGD(each.parameters(), 0.1), 4), model.parameters())
+        )
+        assert float((got - wanted).norm()) <= near * float(wanted.norm()), (method, got, wanted)

@@ -1,0 +1,42 @@
+"""Training's vectors on a GPU: stand-ins for its driver and for libraries of arrays, which count what waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.gpu import ranks as gpu_ranks
+
+CUPY = """
+from support.gpu import counted, loops
+with hocket.init() as comm:
+    comm.allreduce(counted.asarray(np.ones(1, np.float32)))
+    loops.{which}(comm, counted.asarray, counted.ndarray.get)
+counted.drain()
+assert left() == {{}}, left()
+say(done=True)
+"""
+
+
+@pytest.mark.parametrize("which", ["everything", "full"])
+def test_arrays_of_a_namespace(which: str, built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, 2, CUPY.format(which=which), tmp_path, seconds=60)
+
+
+TORCH = """
+import torch
+from support.gpu import counted, counted_torch, loops
+from support.faulty import wait_for
+counted_torch.install()
+with hocket.init() as comm:
+    comm.allreduce(counted_torch.place(np.ones(1, np.float32)))
+    loops.everything(comm, counted_torch.place, counted_torch.read)
+counted.drain()
+wait_for(lambda: left().keys() <= {"streams"}, 20, "all but torch's streams is given back: a thread closes, too,")
+say(done=True)
+"""
+
+
+def test_tensors_of_torch(built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, 2, TORCH, tmp_path, seconds=60)
