@@ -19,7 +19,7 @@ def linear(rank: int, size: int) -> Schedule:
 
 @algorithm("scan", "recursive_doubling", order="rank")
 def doubling(rank: int, size: int) -> Schedule:
-    """Sums of 1, 2, 4... neighbours move up as far (Hillis and Steele).  ceil(log2 p) steps of n bytes."""
+    """Sums of 1, 2, 4... neighbours move up by 1, 2, 4... ranks (Hillis and Steele).  ceil(log2 p) steps of n bytes."""
     return _doubling(rank, size, 0)
 
 

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 import hocket
+from hocket.codecs import others
 from hocket.collectives.calls.encodings import AUTO, BY_NAME, wire_format
 from hocket.collectives.measuring.cases import numpy_dtype
 from hocket.compression import Compressor
@@ -76,7 +77,7 @@ def checked(codecs: str, links: str, collective: str, ranks: int) -> tuple[list[
 
 
 def _is_method(name: str) -> bool:
-    return name.partition(":")[0] in {*PLAIN, *WITH_ARGUMENT}
+    return name.partition(":")[0] in {*PLAIN, *WITH_ARGUMENT, *others()}
 
 
 def run(names: Sequence[str], rates: Sequence[str], sizes: Sequence[int], ranks: int, transport: str | None) -> None:

@@ -226,7 +226,7 @@ def _rows(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
 
 
 def links(ring: Ring) -> Sequence[tuple[int, int, int, Rows]]:
-    """(peer in the job, text that names the connection, number of TCP_INFO, records): counters."""
+    """The counters of connections: (peer in the job, the text that names it, which counter (Link), its records)."""
     rows, peers = _is(ring.records, Kind.LINK), _world(ring)
     keys = sorted(set(zip(*(rows[name].tolist() for name in ("peer", "what", "lane")), strict=True)))
     return [

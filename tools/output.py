@@ -42,7 +42,7 @@ class Source:
         self._held = data[end:]
 
     def due(self) -> float | None:
-        """When `flush` is wanted, if it is."""
+        """The time (time.monotonic) at which `flush` is to be called; None: nothing is held back."""
         return self._since + HOLD if self._held else None
 
     def flush(self) -> None:

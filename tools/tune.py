@@ -122,7 +122,7 @@ def _join(options: argparse.Namespace, collectives: Sequence[str], sizes: Sequen
 def _measured(
     comm: hocket.Communicator, collectives: Sequence[str], sizes: Sequence[int], options: argparse.Namespace
 ) -> tuple[Tuning, str]:
-    """The measurement, and how it was disturbed each time ("": it was not); rank 0 tells."""
+    """The last measurement, and in words what disturbed it ("": nothing).  Rank 0 prints what disturbed each one."""
     for left in (0,) if options.busy else reversed(range(TRIES)):
         found, disturbed = measure.measured(comm, collectives, sizes, options.seconds)
         if not disturbed:

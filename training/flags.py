@@ -53,7 +53,10 @@ class Flags:
             raise MismatchError(f"{error}\nThis rank averages the gradients of {ours}", error.calls) from None
 
     def check(self, averages: Any, comm: Communicator) -> None:
-        """Raise MismatchError, on all ranks, if `averages` of all ranks' flags say that they differ."""
+        """Raise MismatchError, on all ranks, if the flags of ranks differ.
+
+        `averages`: of the flags of all ranks; 0 and 1 mean that all have the same.
+        """
         least = 0.5 / comm.size
         if not np.any((averages > least) & (averages < 1 - least)):
             return

@@ -52,7 +52,7 @@ class Excerpt(NamedTuple):
         return self.top + LANE * (len(self.ranks) + (self.others > 0)) + BOTTOM
 
     def x(self, state: int) -> float:
-        """Where the strips after so many steps begin."""
+        """The left edge, in pixels, of the strips that show what ranks hold after `state` steps."""
         return LEFT + state * (self.strip + GAP)
 
     def lane(self, rank: int) -> int:

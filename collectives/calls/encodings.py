@@ -43,7 +43,8 @@ def wire_format(codec: str | Codec) -> DType | Codec:
         known = choices(codec, [*BY_NAME, LOSSLESS, AUTO])
         raise ArgumentError(
             f"codec={reprlib.repr(codec)} is unknown; {known}. Methods with a state, such "
-            "as 'topk:0.01' and 'powersgd:4', are for hocket.compression.Compressor(comm, method)"
+            "as 'topk:0.01' and 'powersgd:4', and codecs of other packages are for "
+            "hocket.compression.Compressor(comm, method)"
         )
     return BY_NAME[codec]
 

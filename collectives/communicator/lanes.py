@@ -22,7 +22,7 @@ HIGHEST = 1000
 
 
 class Laned:
-    """A part of `Communicator`."""
+    """The part of `Communicator` that makes lanes."""
 
     world: World
     name: str

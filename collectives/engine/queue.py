@@ -273,7 +273,7 @@ class Queue:
         return False
 
     def prepared(self, call: Call, how: Resolved, plan: Plan, apart: bool) -> Any:
-        """The call as a run takes it.  `apart`: it is asynchronous."""
+        """The object that a run of the engine works on for this call.  `apart`: the call is asynchronous."""
         return InHost(self, call, how)
 
     def abort(self) -> None:

@@ -37,7 +37,7 @@ class State:
 
     @property
     def closed(self) -> bool:
-        """Has this rank begun to leave it?"""
+        """Has this rank begun to leave the communicator, or left it?"""
         return isinstance(self, (Closing, Left))
 
 

@@ -357,7 +357,7 @@ def unshortened(text: str) -> tuple[int, ...]:
 
 
 def _newest(data: Any, number: int, claim: int, most: int, places: Places) -> tuple[NDArray[Any], int] | None:
-    """A ring's records in the order in which they were written, and how many are lost; None: it is another's by now."""
+    """A ring's records, oldest first, and how many are lost; None: meanwhile the ring was given to another engine."""
     ring = _array(data, RING, HEADS_AT, RINGS)[number]
     fence()
     at, room, written = int(ring["at"]), int(ring["room"]), int(ring["written"]) // RECORD.itemsize

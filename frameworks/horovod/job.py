@@ -79,7 +79,7 @@ class Job:
             member.stop(seconds, END)
 
     def close(self, polite: bool, keep: bool = False) -> None:
-        """End all of it; `keep`: but the communicator of all ranks."""
+        """Close all communicators of this job; with `keep`, all but that of all ranks."""
         self.inspector.stop()
         for each in self.registered:
             each.process_set_id = None

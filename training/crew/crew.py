@@ -271,7 +271,7 @@ class Crew:
         log.warning(note.text)
 
     def _group(self, ranks: Sequence[int]) -> Communicator:
-        """Their communicator, made once for each set of ranks."""
+        """The communicator of these ranks, made once for each set."""
         key = tuple(ranks)
         if len(key) == self.comm.size:
             return self.comm

@@ -29,7 +29,7 @@ class Recording:
             self._made.append(tensor)
 
     def waited(self, tensor: int, began: float, ended: float) -> None:
-        """A wait for its average, between these times."""
+        """Note that the program waited for the average of a tensor, from `began` to `ended` (seconds)."""
         if self._needed and began - self._ended < AT_ONCE:
             self._needed[-1].append(tensor)
         else:

@@ -32,7 +32,11 @@ LEAVE = 0.1
 
 
 class Member:
-    """`say`: what this process has, now.  `install`: called with each view, one after the other; None: it is out."""
+    """This process as a member of the servers' views.
+
+    `say` tells what this process has, now.  `install` is called with each view, one after the other; with None when
+    this process is a member no more.
+    """
 
     def __init__(self, comm: Any, say: Callable[[], Says], install: Callable[[View | None], None], who: str) -> None:
         self.comm, self._say, self._install, self.who = comm, say, install, who

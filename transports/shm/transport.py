@@ -262,7 +262,7 @@ def _give(link: socket.socket, window: Window) -> None:
 
 
 def _receive(link: socket.socket) -> tuple[int, int]:
-    """The one descriptor of the next message, and how many addresses its owner keeps for it."""
+    """The one descriptor of the next message, and the bytes of address space that its owner has reserved to map it."""
     packed, extra, _, _ = link.recvmsg(ADDRESSES.size, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, data in extra:

@@ -45,7 +45,8 @@ def test_equal_values_have_the_same_numbers_and_different_ones_have_others(algor
 def test_repeats_is_not_said_in_vain(algorithm: Algorithm) -> None:
     """Where it is said, some rank makes a sum that another has made; where it is not, the proof holds without."""
     encodings = rounded(algorithm, 8)
-    assert algorithm.repeats == (len(set(encodings)) < len(encodings))
+    repeats = len(set(encodings)) < len(encodings)
+    assert algorithm.repeats == repeats, f"say repeats={repeats}"
 
 
 def hidden(rank: int, size: int, root: int) -> Schedule:
