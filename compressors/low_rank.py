@@ -99,7 +99,7 @@ def _averaged(comm: Any, arrays: Sequence[Array], codecs: Sequence[str | None]) 
 
 
 def _orthonormal(p: Array) -> Array:
-    """Its columns made so; of one that is not finite, the same on all ranks, a NaN."""
+    """The columns of p, made orthonormal; where one is not finite, a NaN, the same on all ranks."""
     xp = namespace(p)
     if xp is not np:
         return chosen(finite(p), xp.linalg.qr(p)[0], np.nan)

@@ -76,7 +76,7 @@ class Links:
         self._do(Send(rank, Left(0, {})) for rank in self._links)
 
     def missed(self, rank: int, how: str) -> None:
-        """It is known from elsewhere that this rank will not come.  On the reactor's thread."""
+        """Hear from elsewhere that this rank will not come.  On the reactor's thread."""
         self._take(-1, Timer("again", rank, how))
 
     def here(self, rank: int) -> bool:

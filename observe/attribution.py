@@ -270,7 +270,7 @@ class _Asking:
         self._busy(rank, at, b, back)
 
     def _busy(self, rank: int, a: float, b: float, back: int) -> None:
-        """It did not wait itself: inside a call it worked, outside it computed."""
+        """Blame a rank that did not wait itself: inside a call it worked, outside it computed."""
         at = a
         for begin, end, _ in self.inside.between(rank, a, b):
             self._outside(rank, at, begin, back)
@@ -279,7 +279,7 @@ class _Asking:
         self._outside(rank, at, b, back)
 
     def _outside(self, rank: int, a: float, b: float, back: int) -> None:
-        """It computed before its next call.  As long as the others did?  Then it is late since the call before."""
+        """Blame a rank that computed before its next call; for as long as the others did, the call before."""
         if b <= a:
             return
         mine = self.inside.of.get(rank, [])

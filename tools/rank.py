@@ -34,7 +34,7 @@ class Rank:
         return f"rank {self.number} (pid {self.process.pid})"
 
     def said(self) -> last_words.Words | None:
-        """Its last words, if it has left any."""
+        """The rank's last words, if it has left any."""
         return last_words.heard(self._words)
 
     def meets(self) -> bool:

@@ -38,7 +38,7 @@ class Worker:
         _workers.add(self)
 
     def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
-        """It will be called, behind what was given before."""
+        """Call this on the thread, behind what was given before."""
         self.last = future = Future[Any]()
         self._calls.put((future, call, args))
         if self._thread.ident is None:

@@ -85,7 +85,7 @@ def differing(comm: Communicator, tree: Any, timeout: float | None = None) -> di
 
 
 def _digest(array: Any, name: str) -> str:
-    """Its dtype, its shape, and 64 bits of its bytes."""
+    """An array's dtype, shape, and 64 bits of a digest of its bytes."""
     if isinstance(array, (bool, int, float, complex, str, type(None))):
         return repr(array)
     buffer = describe(array, name)

@@ -284,7 +284,7 @@ class Messenger:
         return "from any rank" if source == ANY else f"source={self._named(source)}"
 
     def _named(self, rank: int) -> str:
-        """Its rank in the job, as texts have it."""
+        """A member's rank in the job, as texts have it."""
         return "PROC_NULL" if rank == PROC_NULL else str(self.members.world_ranks[rank])
 
     def _plan(

@@ -303,7 +303,7 @@ class Elastic:
 
 
 def lanes_of(comm: Communicator) -> dict[str, int]:
-    """Its open lanes, with their priorities."""
+    """A communicator's open lanes, with their priorities."""
     return {name: lane.membership.priority for name, lane in comm._open_lanes().items()}
 
 

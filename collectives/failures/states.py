@@ -51,7 +51,7 @@ class Closing(State):
 
 @dataclass(frozen=True)
 class Failed(State):
-    """Its waits end, or have ended; the verdict may come yet."""
+    """A call has failed: the waits of all calls end, or have ended; the verdict may come yet."""
 
     closing: bool = False
     """Did it fail in its close()?"""
@@ -101,7 +101,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Over:
-    """It is closed, dropped, or its job has ended.  `error`: what later calls raise."""
+    """The communicator is closed, dropped, or its job has ended.  `error`: what later calls raise."""
 
     error: BaseException
 

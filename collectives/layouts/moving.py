@@ -195,7 +195,7 @@ class Arrays:
         return self._free.pop() if self._free else numpy.empty(self.block, numpy.uint8)
 
     def give_back(self, block: Words) -> None:
-        """It is free again."""
+        """Keep this block, which is free again, for the next array."""
         if block.size == self.block:
             self._free.append(block)
 

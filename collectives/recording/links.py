@@ -36,7 +36,7 @@ def numbers(fd: int) -> dict[Link, int]:
 
 
 class Links:
-    """It looks at the connections of a rank, also while calls wait: a record of each number that has changed."""
+    """Looks at the connections of a rank, also while calls wait, and records each number that has changed."""
 
     def __init__(self, own: OwnRecorder) -> None:
         self._own = weakref.ref(own)

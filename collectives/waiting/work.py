@@ -173,7 +173,7 @@ class Work:
 
 
 def _settled(queued: Queued) -> None:
-    """It was settled before."""
+    """Nothing: these works were settled before."""
 
 
 def _complete(ended: asyncio.Future[None]) -> None:

@@ -110,7 +110,7 @@ def _summed(call: Sum, mine: Sparse, rows: Array, counts: Sequence[int], way: st
 
 
 def _into(out: Array, parts: Sequence[Sparse]) -> Sparse:
-    """Their sum as a vector, in which values are found without being sorted."""
+    """The sum of the parts in `out`, a vector in which values are found without being sorted."""
     out[...] = 0
     for indices, values in parts:  # in each, every index is there once
         out[indices] += values
@@ -163,7 +163,7 @@ def _unraveled(places: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _merged(parts: Sequence[Sparse]) -> Sparse:
-    """Their sum.  Values of one index are added in the order of the parts."""
+    """The sum of the parts.  Values of one index are added in the order of the parts."""
     indices, values = (np.concatenate(each) for each in zip(*parts, strict=True))
     order = np.argsort(indices, kind="stable")
     indices, values = indices[order], values[order]

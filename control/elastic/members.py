@@ -182,7 +182,7 @@ class Members(ABC):
             self._not_reached(uid)
 
     def _lost(self, uid: str, link: Link, silent: bool) -> None:
-        """Its connection has ended; if it is dead, a kernel will soon say so: its own one, or by refusing to connect.
+        """A member's connection has ended; if it is dead, a kernel will soon say so: this host's, or one that refuses.
 
         Else it is unreachable once its host has been silent for the limit, as it was if the system ended this one.
         """
@@ -211,7 +211,7 @@ class Members(ABC):
         self._do(self.generations.proven(uid))
 
     def _forget(self, uid: str) -> None:
-        """It is gone for good, and what is kept for it."""
+        """Drop what is kept for a member that is gone for good."""
         process = self._watched.pop(uid)
         self._cut.pop(uid, None)
         self._spared.discard(uid)

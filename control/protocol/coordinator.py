@@ -125,7 +125,7 @@ class Coordinator:
             yield from self._died(int(timer.of), timer.how)
 
     def _died(self, rank: int, how: str) -> Instructions:
-        """Its connection ended a while ago, and it has not come again."""
+        """This rank's connection ended a while ago, and none came in its place."""
         members = self.members
         if not members.formed and rank not in members.here and rank not in members.gone:
             yield from self._lose(rank, how)

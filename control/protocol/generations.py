@@ -221,7 +221,7 @@ class Generations:
         return self.proven(uid, tell=False) if uid in self._said_dead else []
 
     def spare(self, uid: str) -> list[To | Claim]:
-        """It was away, and may be back in a moment."""
+        """This process was away, and may be back in a moment."""
         self.away.discard(uid)
         return self._about(uid, of.Back)
 
@@ -230,7 +230,7 @@ class Generations:
         return [*self.cut(uid), *self._about(uid, of.Away)]
 
     def proven(self, uid: str, left: bool = False, tell: bool = True) -> list[To | Claim]:
-        """It is gone for good.  `tell`: this process saw it itself, so other hosts are to know."""
+        """A process is gone for good.  `tell`: this one has seen that itself, so other hosts are to know."""
         if uid in self.gone or uid == self.me:
             return []
         self.gone[uid] = left

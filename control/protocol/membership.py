@@ -26,7 +26,7 @@ class Gone:
         return bool(self.lost or self.left)
 
     def leave(self, rank: int, finished: dict[str, int], latest: Latest) -> None:
-        """It has said goodbye."""
+        """This rank has said goodbye."""
         self.left[rank], self._latest[rank] = finished, latest
 
     def finished(self, rank: int, name: str, number: int) -> tuple[int, str] | None:
@@ -84,7 +84,7 @@ class Membership:
         return hello.job != self.job or hello.purpose not in (PURPOSE, PLAIN)
 
     def add(self, join: Join) -> bool:
-        """It is here.  Are all here now, for the first time?"""
+        """A rank has come.  Are all here now, for the first time?"""
         self.here.add(join.rank)
         self._who[join.rank] = _process(join)
         complete = not self.formed and len(self.here) == self.size

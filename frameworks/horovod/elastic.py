@@ -154,7 +154,7 @@ def _renewed(old: job.Job, failed: Sequence[int]) -> hocket.Communicator:
 
 
 def _met_again(old: job.Job, failed: Sequence[int]) -> hocket.Communicator:
-    """They meet at the first of them; a rank that is gone may not have been heard of by all."""
+    """The members meet at the first of them; a rank that is gone may not have been heard of by all."""
     time.sleep(meeting.SETTLE)
     me = old.survivors.ranks[old.comm.rank]
     survivors = old.survivors.without({*old.comm.lost, *failed})

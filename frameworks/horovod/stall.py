@@ -42,7 +42,7 @@ class StallInspector:
             self._thread.start()
 
     def forget(self, negotiator: Negotiator) -> None:
-        """It is no more."""
+        """Watch this negotiator no longer: it is closed."""
         self._watched.pop(negotiator, None)
 
     def stop(self) -> None:

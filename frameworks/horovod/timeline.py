@@ -67,7 +67,7 @@ class Timeline(Watcher):
             self._begin(name, phase)
 
     def performing(self, names: Iterable[str]) -> None:
-        """They are carried out now."""
+        """The calls of these tensors are carried out now."""
         with self._lock:
             for name in names:
                 phase = self._end(name)
@@ -75,7 +75,7 @@ class Timeline(Watcher):
                     self._begin(name, phase.removeprefix("NEGOTIATE_"))
 
     def end(self, name: str) -> None:
-        """It is done."""
+        """This tensor's call is done."""
         with self._lock:
             self._end(name)
 

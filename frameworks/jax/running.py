@@ -35,7 +35,7 @@ pass_over(os.path.dirname(jax.__file__))
 
 
 def name_of(comm: Communicator) -> str:
-    """Its name, with a number if another communicator of this process has used that before."""
+    """A communicator's name, with a number if another communicator of this process has used that before."""
     if comm not in _names:
         if _failed:  # and this one comes in place of one that cannot be used any more
             begin_anew()

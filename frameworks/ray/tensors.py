@@ -43,7 +43,7 @@ def writable(x: Any) -> Any:
 
 
 def flat(x: Any) -> Any:
-    """Its elements in one row: the same memory if it is contiguous, else a copy."""
+    """The elements of x in one row: the same memory if it is contiguous, else a copy."""
     return readable(x).reshape(-1)
 
 

@@ -8,7 +8,7 @@ import jax
 
 
 class JaxStore:
-    """Its keys begin with `prefix`."""
+    """JAX's key-value store, under keys that begin with `prefix`."""
 
     def __init__(self, client: Any, prefix: str) -> None:
         self.client, self.prefix = client, prefix

@@ -25,7 +25,7 @@ class Forked:
         self.pid, self.stdout, self.stderr = pid, stdout, stderr
 
     def wait(self) -> int:
-        """Its exit code, or the signal that killed it as a negative number."""
+        """The rank's exit code, or the signal that killed it as a negative number."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 

@@ -65,7 +65,7 @@ class RemoteRank:
         return True
 
     def reap(self) -> None:
-        """Its machine does."""
+        """Nothing: the rank's own machine does."""
 
 
 class Job(Protocol):

@@ -22,11 +22,11 @@ class Sentry:
         os.close(source)
 
     def watch(self, group: int) -> None:
-        """It is to end with the agent."""
+        """This process group is to end with the agent."""
         self._say(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        """It has ended, and its number may become another's."""
+        """This process group has ended, and its number may become another's."""
         self._say(f"-{group}\n")
 
     def _say(self, line: str) -> None:

@@ -37,7 +37,7 @@ def parser(command: str, *words: str) -> argparse.ArgumentParser | None:
 
 
 def actions(made: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Its arguments, and those of the commands below it."""
+    """A parser's arguments, and those of the commands below it."""
     for action in made._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

@@ -49,7 +49,7 @@ def merged(item: pytest.Item, size: int, outcome: Outcome) -> list[pytest.TestRe
 
 
 def _kind(failed: pytest.TestReport) -> int:
-    """Its kind, by `rank.kind_of`."""
+    """The kind of a failure, by `rank.kind_of`."""
     return int(getattr(failed, "hocket_kind", 0))
 
 

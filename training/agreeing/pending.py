@@ -34,7 +34,7 @@ class Pending:
         return not self.lock.locked()
 
     def finish(self, result: Any, error: BaseException | None = None) -> None:
-        """It is over."""
+        """The call is over."""
         self.result, self.error = result, error
         self.payload = None
         self.lock.release()

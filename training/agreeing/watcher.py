@@ -20,10 +20,10 @@ class Watcher:
         """A tensor enters its first phase."""
 
     def performing(self, names: Iterable[str]) -> None:
-        """They are carried out now."""
+        """The calls of these tensors are carried out now."""
 
     def end(self, name: str) -> None:
-        """It is done."""
+        """This tensor's call is done."""
 
     def cycle(self) -> None:
         """Rank 0 is told of tensors now."""

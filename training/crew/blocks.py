@@ -58,7 +58,7 @@ def runs(arrays: Mapping[str, Array], chosen: Array) -> list[Array]:
 
 
 def cut(arrays: Sequence[Array]) -> Iterator[Array]:
-    """Their bytes, in pieces of PIECE at most; what is not contiguous as a whole.
+    """The arrays' bytes, in pieces of PIECE at most; what is not contiguous as a whole.
 
     >>> [piece.nbytes >> 20 for piece in cut([np.zeros(9 << 20, np.uint8), np.zeros((2, 1 << 20))[:, ::2]])]
     [8, 1, 8]

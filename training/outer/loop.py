@@ -45,7 +45,7 @@ class Begun(NamedTuple):
 
 
 class Landed(NamedTuple):
-    """It counts."""
+    """The round counts."""
 
     flight: Any
 
@@ -75,7 +75,7 @@ class Begin(NamedTuple):
 
 
 class Land(NamedTuple):
-    """Its end is `Landed`; where it is lost, the round is dropped."""
+    """Add up the round: `Landed` at the end; where a member is lost, the round is dropped."""
 
     flight: Any
 

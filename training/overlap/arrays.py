@@ -75,7 +75,7 @@ def one_memory(array: Any) -> bool:
 
 
 def line(array: Any) -> Any:
-    """Its elements as a contiguous array of one axis: the same memory where `one_memory`, else a copy."""
+    """An array's elements as a contiguous array of one axis: the same memory where `one_memory`, else a copy."""
     return contiguous(array.reshape(-1))
 
 

@@ -134,7 +134,7 @@ class Gradient:
         """When it was ready, issued, there; and how long it was waited for."""
 
     def take(self, array: Any, own: bool, earlier: Sequence[Any] = ()) -> None:
-        """It is ready, or zeros stand for it."""
+        """Take the gradient, which is ready, or the zeros that stand for it."""
         self.array, self.own, self.fresh, self.left, self.earlier = array, own, True, len(self.sent) + 1, earlier
         for sent in self.units:
             sent.missing -= 1

@@ -121,7 +121,7 @@ class Incoming:
         self._selector.register(line.link.comm)
 
     def ended(self, line: Line, error: Exception | None) -> None:
-        """Its thread ends."""
+        """A line's thread ends."""
         del self._lines[line.link.comm]
         self.server.ended(line.link, error)
         self._selector.wake()

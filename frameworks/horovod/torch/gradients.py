@@ -150,7 +150,7 @@ class Averages:
         self.under_way.update({name: (handle, i, small[i][1]) for i, name in enumerate(names)})
 
     def _rate(self, p: Tensor) -> Rate:
-        """Its learning rate, which the next step will multiply its gradient by."""
+        """A parameter's learning rate, which the next step will multiply its gradient by."""
         return rate_of(self.rates[self._place[p]])
 
     def _group(self, groups: int | Groups) -> None:

@@ -62,7 +62,7 @@ def reducible(tensor: Tensor, call: str) -> Tensor:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Its values in one row, for calls that only move them: as bytes where hocket does not know the dtype."""
+    """A tensor's values in one row, for calls that only move them: as bytes where hocket does not know the dtype."""
     row = tensor.detach().contiguous().reshape(-1)
     return row if str(row.dtype) in TORCH_NAMES else row.view(torch.uint8)
 

@@ -75,7 +75,7 @@ def copy(to: Tensor, source: Tensor) -> None:
 
 
 def readable(tensor: Tensor, call: str) -> Tensor:
-    """Its values, contiguous."""
+    """A tensor's values, contiguous."""
     found = plain(tensor, call)
     if found.is_complex() and found.is_conj() or found.is_neg():
         found = found.resolve_conj().resolve_neg()
@@ -127,7 +127,7 @@ def joined(tensors: Sequence[Tensor]) -> Tensor | None:
 
 
 def gathered(tensors: Sequence[Tensor], call: str) -> Tensor:
-    """Their values as one flat tensor: a copy, unless they lie one behind the other."""
+    """The values of these as one flat tensor: a copy, unless they lie one behind the other."""
     found = [readable(each, call) for each in tensors]
     whole = joined(found)
     if whole is not None:

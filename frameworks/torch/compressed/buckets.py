@@ -112,7 +112,7 @@ class Buckets:
             self._waiting = []
 
     def _finish(self, request: Request) -> None:
-        """Its future has an event of what is the current stream then."""
+        """End a request.  Its future's event is of the stream that is current then."""
         if self._error is not None:
             request.done.set_result(Failed(self._error))
         elif request.place is None:

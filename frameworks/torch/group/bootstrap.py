@@ -33,7 +33,7 @@ class TorchStore:
 
     @property
     def where(self) -> str:
-        """Its address, below what torch puts around it; "" where it has none."""
+        """The store's address, below what torch puts around it; "" where it has none."""
         store = self.store
         while hasattr(store, "underlying_store"):
             store = store.underlying_store

@@ -70,7 +70,7 @@ class Shim(Allocating, Without):
             return backend.BackendHocket.of(reconfigure.shrunk(self.group, ranks))
 
     def eager_connect_single_device(self, device: torch.device | None) -> None:
-        """Its ranks are connected."""
+        """Nothing: the group's ranks are connected."""
 
     perform_nocolor_split = eager_connect_single_device  # who is no member takes no part
 

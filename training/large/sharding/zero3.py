@@ -74,7 +74,7 @@ class Zero3(Zero2):
         self._go_ahead()
 
     def _use(self, unit: Unit) -> Array:
-        """Its parameters."""
+        """The parameters of a unit, whole."""
         ahead = self._ahead()
         whole = ahead[1] if ahead is not None and ahead[0] == unit else self._gathered(unit)
         self._used.append(unit)

@@ -359,7 +359,7 @@ class Client:
             self._receiver.drive(way.link)
 
     def _waited(self, handle: Handle, what: str) -> Any:
-        """Its result; a trace shows the wait if it was long."""
+        """A handle's result; a trace shows the wait if it was long."""
         began = time.monotonic_ns()
         result = handle.wait()
         ended = time.monotonic_ns()

@@ -32,7 +32,7 @@ class Handle:
         """The first part that was refused."""
 
     def begin(self, way: Any) -> None:
-        """It has one more part, on this way."""
+        """Count one more part, on this way."""
         self.count += 1
         self.ways.append(way)
 

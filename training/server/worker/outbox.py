@@ -40,7 +40,7 @@ class Outbox:
         return [Hello(generation, self.worker)]
 
     def push(self, change: Any) -> tuple[int, list[Any]]:
-        """Its number, and what to send now."""
+        """The change's number, and what to send now."""
         self.sequence += 1
         self.pushes[self.sequence] = change
         return self.sequence, [self._push(self.sequence, change)] if self.ready else []
@@ -89,7 +89,7 @@ class Outbox:
         return self._safe_until(ack.sequence), []
 
     def _safe_until(self, sequence: int) -> list[Ended]:
-        """They are in the order of their numbers."""
+        """End the changes up to a number, in the order of their numbers."""
         ended = []
         while self.pushes and (number := next(iter(self.pushes))) <= sequence:
             del self.pushes[number]

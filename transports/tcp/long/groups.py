@@ -196,7 +196,7 @@ class Groups:
         yield from list(self._live.values())
 
     def begins(self, group: Group) -> None:
-        """Its first stream is open at both ends, or will be."""
+        """The group's first stream is open at both ends, or will be."""
         context = self._transport.context
         count = context.streams or self._transport.paths.count(group.key[0])
         if count > 1:
