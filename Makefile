@@ -1,6 +1,6 @@
 # make run: the example and the benchmark.  make test: lint, types, tests.  make quick: most of them.  make test-more: further cases of the same
 # tests.  make test-torch TORCH=torch==2.15.0 VENV=.venv-2.15: what imports torch, with another one, in an environment of its own.
-# make test-torch-suite, test-frameworks, test-keras: more of them, about torch, other frameworks, Keras.  make test-verbs: RDMA, in a virtual machine.
+# make test-torch-suite, test-frameworks, test-keras, test-jax: more of them, about torch, other frameworks, Keras, JAX's collectives.  make test-verbs: RDMA, in a virtual machine.
 # make test-gpu: CUDA kernels.  make sanitize: the library under the sanitizers.  make fuzz: random calls, random deaths.
 # make mutants: does the suite notice when the code is wrong?
 # make kills: a parameter server through 1,000 deaths.
@@ -35,7 +35,7 @@ PYTEST := $(BIN)/pytest
 # A test run starts thousands of processes with the same modules: their bytecode is kept, whatever the caller prefers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick lint test-more test-pythons test-newest test-torch test-torch-suite test-frameworks test-keras test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
+.PHONY: run test quick lint test-more test-pythons test-newest test-torch test-torch-suite test-frameworks test-keras test-jax test-horovod-suite test-ray-suite test-torch-files orders test-torchft-suite \
 	test-verbs test-gpu test-browser test-litmus test-aarch64 sanitize mutants fuzz kills chaos chaos-long compare wheel docs clean
 
 run: $(VENV)/run.stamp
@@ -120,6 +120,22 @@ test-keras: $(patsubst %,.venv-keras-%/test.stamp,$(BACKENDS))
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile $(BUILD) cloudpickle pytest pytest-timeout $(KERAS) $(KERAS_$*)
 	[ $* != tensorflow ] || $(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --no-deps tf-keras==2.21.0
+	$(@D)/bin/python setup.py --quiet build_ext --inplace
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# JAX's own collectives on hocket, with each of JAX_VERSIONS in an environment of its own on JAX_PYTHON (3.12 or newer), of 0.7 GB;
+# with JAX_TESTS, tests/multiprocess of a checkout of jax-ml/jax, which is not here, those on hocket and on Gloo: half an hour each.
+JAX_PYTHON ?= python3.13
+JAX_VERSIONS ?= 0.10.2 0.12.0.1
+test-jax: $(patsubst %,.venv-jax-%/test.stamp,$(JAX_VERSIONS))
+	for each in $(JAX_VERSIONS); do \
+		.venv-jax-$$each/bin/pytest tests/frameworks/others/test_jax_psum.py || exit 1; \
+		[ -z "$(JAX_TESTS)" ] || .venv-jax-$$each/bin/python tests/frameworks/suites/jax_files.py $(JAX_TESTS) || exit 1; done
+
+.venv-jax-%/test.stamp: $(SOURCES)
+	$(JAX_PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile $(BUILD) absl-py cloudpickle portpicker pytest pytest-timeout jax==$*
 	$(@D)/bin/python setup.py --quiet build_ext --inplace
 	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --no-build-isolation --no-deps --editable .
 	@touch $@

@@ -202,19 +202,26 @@ def remove_halves():
 
 
 def xla_library():
-    """The library that XLA loads: no module of Python's.  Its header comes from names.txt and library.c."""
+    """The library that XLA and C programs load: no module of Python's.  Its header comes from names.txt, and lists what
+    its sources lack."""
     folder = "src/hocket/xla"
-    with open(f"{folder}/library.c") as file:
-        own = set(re.findall(r"^int (MPIABI_\w+)\(", file.read(), re.M))
+    own = set()
+    for source in ("library.c", "c_programs.h"):
+        with open(f"{folder}/{source}") as file:
+            found = re.findall(r"^int (MPI\w+)\(|\bDO\((\w+), \(", file.read(), re.M)
+        own |= {name or f"MPI_{bare}" for name, bare in found}
     with open(f"{folder}/names.txt") as file:
         names = [line.split() for line in file if not line.startswith("#")]
     lines = []
-    for number, (name, *kind) in enumerate(names, 1):
+    for name, *value in names:
         prefix, _, bare = name.partition("_")
-        if kind:
-            lines.append(f"const word {name} = {0 if bare == 'SUCCESS' else number};")
-        elif name not in own:
+        if value:
+            lines.append(f"const word {name} = {value[1]};")
+            continue
+        if name not in own:
             lines.append(f"{'REFUSE' if prefix == 'MPIABI' else 'REFUSE_EXTENSION'}({bare})")
+        if prefix == "MPIABI" and f"MPI_{bare}" not in own:
+            lines.append(f"ENDS({bare})")
     for table in ("TYPES", "OPS"):
         words = XLA[table]
         cases = " ".join(f"if (value == MPIABI_{word}) return {index};" for index, word in enumerate(words))

@@ -15,7 +15,8 @@ import hocket
 ROOT = Path(__file__).parents[1]
 MENU = {
     "Start": ["start"],
-    "How to run": ["launching", "torch", "frameworks", "jax", "keras", "migrating", "mpi", "gpu", "verbs", "testing"],
+    "How to run": ["launching", "torch", "frameworks", "jax", "keras", "migrating", "mpi",
+                   "mpi_abi", "gpu", "verbs", "testing"],
     "How to train over slow links": ["methods", "compression", "overlap", "less", "server", "large", "redistribute",
                                      "long-links"],
     "How to find what is wrong": ["hangs", "observing", "survive"],

@@ -64,6 +64,11 @@ def generations(path: str, job: str | None = None) -> dict[str, Folder]:
     }
 
 
+def jobs(path: str) -> list[str]:
+    """The jobs of which a folder has recordings: several where ranks belonged to several at once."""
+    return sorted({_job(each.facts.job) for each in _read(path).recorded})
+
+
 def _job(name: str) -> str:
     return name.partition(".")[0]
 

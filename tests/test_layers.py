@@ -316,7 +316,7 @@ def unmirrored(tests: Path) -> list[str]:
 def test_tests_mirror_the_folders() -> None:
     assert not unmirrored(ROOT / "tests"), "tests of a folder are in the folder of its name"
     untested = {folder for folder in MAY if not any((ROOT / "tests" / folder).rglob("test_*.py"))}
-    apart = ("dask", "flower", "jax", "lightgbm", "spark", "tensorflow", "xgboost", "xla")
+    apart = ("dask", "flower", "jax", "lightgbm", "spark", "tensorflow", "xgboost")
     assert untested == {f"frameworks/{each}" for each in apart}
 
 

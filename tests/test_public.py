@@ -21,12 +21,13 @@ NAMES = {
     """,
     "hocket.Communicator": """
         abort address allgather allgather_object allgatherv allreduce alltoall alltoallv barrier broadcast
-        broadcast_object check_equal close come config create_group door drop dup explain exscan following
-        gather gather_object gatherv generation gpus groups host infos lane lanes local_rank local_size lost
-        mark members mpi prepare prepare_redistribute previous_lost previous_ranks probe ranks_in recorder
-        recv recv_object redistribute reduce reduce_scatter reduce_scatterv register renew reproducible retune scan
-        scatter scatter_object scatterv send send_object sendrecv sequence set_notice set_timeout share shortcut
-        split stats subgroup timeout trace tune tuning waiting when_changed whereabouts
+        broadcast_object check_equal close come config create_group door drop dup exchange_blocks explain
+        exscan following gather gather_object gatherv generation gpus groups host in_order infos lane lanes
+        local_rank local_size lost mark members mpi prepare prepare_redistribute previous_lost previous_ranks
+        probe raise_failed ranks_in recorder recv recv_object redistribute reduce reduce_scatter
+        reduce_scatterv register renew reproducible retune scan scatter scatter_object scatterv send
+        send_object sendrecv sequence set_notice set_timeout share shortcut split stats subgroup timeout trace
+        tune tuning waiting when_changed whereabouts
     """,
     "hocket.Work": """
         cancel done ending giving result source tag then turned wait

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 
 from hocket.collectives.job import last_words
 from hocket.collectives.recording import memory
@@ -76,6 +77,8 @@ def common(ranks: int, piped: bool = True) -> dict[str, str]:
         env.setdefault("PYTHONUNBUFFERED", "1")
     if ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # every rank would take all cores
+    # For C programs, which run hocket in a Python of their own.
+    env["HOCKET_PYTHON"] = "{}:libpython{}.{}{}.so.1.0".format(sys.executable, *sys.version_info[:2], sys.abiflags)
     return env | loading.variables(env)  # of JAX, which reads them when it is imported
 
 

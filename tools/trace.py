@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hocket.arguments import printable
 from hocket.errors import ArgumentError
-from hocket.observe.collecting import generations
+from hocket.observe.collecting import generations, jobs
 from hocket.observe.files.names import SUFFIXES
 from hocket.observe.files.writing import write
 from hocket.observe.findings import find
@@ -30,9 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = f"the trace; its name ends in {', '.join(SUFFIXES)} (default: DIR.pftrace.gz)"
     merging.add_argument("-o", "--output", metavar="PATH", help=name)
     merging.add_argument("--job", metavar="ID", help="of a folder with recordings of several jobs: this one")
+    merging.add_argument("--each", action="store_true", help="of several jobs: a trace of each, its ID in the name")
     options = made.parse_args(argv)
+    path = options.output or f"{os.path.normpath(options.folder)}.pftrace.gz"
     try:
-        return _merge(options.folder, options.job, options.output or f"{os.path.normpath(options.folder)}.pftrace.gz")
+        several = jobs(options.folder) if options.each else []
+        for job in several if len(several) > 1 else []:
+            _merge(options.folder, job, _numbered(path, job))
+        return 0 if len(several) > 1 else _merge(options.folder, options.job, path)
     except ArgumentError as why:
         print(f"hocket trace: {why}", file=sys.stderr)
         return 1

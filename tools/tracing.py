@@ -33,7 +33,8 @@ def prepare(path: str) -> str:
 
 def finish(parts: str, path: str) -> None:
     """Make the trace of what is there; the folder goes if that ends well."""
-    made = subprocess.run([sys.executable, "-m", "hocket", "trace", "merge", parts, "-o", path], stdout=sys.stderr)
+    command = [sys.executable, "-m", "hocket", "trace", "merge", parts, "--each", "-o", path]
+    made = subprocess.run(command, stdout=sys.stderr)
     if made.returncode == 0:
         shutil.rmtree(parts, ignore_errors=True)
     else:

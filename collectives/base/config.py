@@ -334,8 +334,8 @@ def _find_paths(settings: dict[str, Any]) -> None:
 
 
 PLACE = ("HOCKET_LOBBY", "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", "HOCKET_RENDEZVOUS",
-         "HOCKET_LAST_WORDS", "HOCKET_RECORDER_FD")  # fmt: skip
-"""`hocket run` leaves these for its ranks; read by launchers.py, last_words.py and recording/memory.py."""
+         "HOCKET_LAST_WORDS", "HOCKET_RECORDER_FD", "HOCKET_PYTHON")  # fmt: skip
+"""`hocket run` leaves these for its ranks: launchers.py, last_words.py, memory.py and c_programs.h read them."""
 ELSEWHERE = ("HOCKET_FUSION_THRESHOLD", "HOCKET_CFLAGS")
 """Other files read these: by frameworks/horovod/settings.py; by setup.py."""
 

@@ -143,7 +143,7 @@ def build(
 
 
 def _mismatch(report: _Told, me: int, call: str, closing: bool) -> errors.Error:
-    if report.waits_for is not None:
+    if report.waits_for is not None and report.text:
         return errors.MismatchError(
             f"{report.text}{report.group.on}: a message must have the dtype and the size of its recv."
             f"{report.lines}", report.own_calls)  # fmt: skip

@@ -66,6 +66,9 @@ class Call:
     exact: Exact | None = None
     private: bool = False
     """No other rank knows our counts (alltoallv)."""
+    places: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """alltoall: by rank, where in src its block is, and where in dst, if not one behind the other.  This rank's own
+    stays where it is."""
     result: Any = None
 
     @property
@@ -94,7 +97,7 @@ class Call:
         """Calls of one kind may have one plan."""
         ends = self.src is None, self.dst is None
         of = self.collective, self.model.dtype, self.count, self.counts, self.root, self.in_place, self.private
-        return *of, *ends, *self.keeps, self.exact
+        return *of, *ends, *self.keeps, self.exact, self.places
 
     @property
     def addresses(self) -> tuple[int, int]:
@@ -186,7 +189,7 @@ class Call:
     def _chunks(self, algorithm: Algorithm, rank: int, size: int) -> Chunks:
         source = OUT if self.in_place else IN
         if self.collective == "alltoall":
-            return _alltoall(self.counts or (), rank, size)
+            return _alltoall(self.counts or (), self.places, rank, size)
         if self.counts is None:
             wire = self.wire
             unit = wire.itemsize if wire.block == 1 else ALIGN  # blocks of floats are whole cache lines here
@@ -208,7 +211,9 @@ def shortened(counts: Sequence[int]) -> str:
     return f"[{', '.join(shown if len(shown) <= 8 else [*shown[:6], '...', shown[-1]])}]"
 
 
-def _alltoall(counts: Sequence[int], rank: int, size: int) -> Chunks:
+def _alltoall(
+    counts: Sequence[int], places: tuple[Sequence[int], Sequence[int]] | None, rank: int, size: int
+) -> Chunks:
     """Chunk s*size + d goes from s to d; this rank knows the lengths of those that it sends or receives."""
     to, of = counts[:size], counts[size:]
     equal = len(set(counts)) == 1
@@ -216,5 +221,6 @@ def _alltoall(counts: Sequence[int], rank: int, size: int) -> Chunks:
         to[d] if s == rank or equal else of[s] if d == rank else 0
         for s in range(size) for d in range(size)
     ]  # fmt: skip
-    sends, receives = offsets(to), offsets(of)
-    return each, lambda c: (IN, sends[c % size]), lambda c: (OUT, receives[c // size])
+    sends, receives = (offsets(to), offsets(of)) if places is None else places
+    stays = -1 if places is None else rank * size + rank
+    return each, lambda c: (OUT if c == stays else IN, sends[c % size]), lambda c: (OUT, receives[c // size])

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
+
+from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.base.config import Config
 from hocket.collectives.base.groups import at_once
+from hocket.collectives.calls.ask import Ask
+from hocket.collectives.calls.call import Call
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.communicator.ending import Ending
+from hocket.collectives.communicator.planner import NO_OP
 from hocket.collectives.communicator.runner import Runner
+from hocket.collectives.engine.engine import CODES
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.job.world import World
 from hocket.collectives.members.members import Members
+from hocket.collectives.waiting.queued import Queued
+
+DONE, BUSY = CODES["done"], CODES["busy"]
+DIRECT_TO = 16
+"""Ranks up to which all blocks of an alltoall go at once, as those of alltoallv do."""
 
 
 class Extending:
@@ -37,6 +50,53 @@ class Extending:
         [{'rank': 0}, {'rank': 1}]
         """
         return self.runner.share(value, within, timeout)
+
+    def in_order(self, within: str, passed: Callable[[], tuple[list[int], list[int]]]) -> None:
+        """All calls here are a part of `within`, and follow each other on every rank, messages and collectives alike.
+
+        `passed()`: how many messages this rank has begun to send to each rank, and how many to take from each.  A rank
+        that waits in a collective and one that waits in a message which does not go with it then hear so within half a
+        second, as a MismatchError, and so do ranks whose messages wait for each other.
+        """
+        self.membership.within, self.membership.passed = within, passed
+
+    def exchange_blocks(self, nbytes: int, sends: Sequence[int], receives: Sequence[int], within: str = "") -> None:
+        """An alltoall of blocks that do not lie one behind the other: of `nbytes` each, at these addresses, by rank.
+
+        The entries of this rank itself are not read: its own block stays.  How the blocks lie to each other is a part
+        of the plan, so ranks that let it change with every call pay for one each time (some 100 us).
+        """
+        rank, queue, reporter = self.membership.rank, self.membership.main, self.reporter
+        src, dst = (min(a for r, a in enumerate(at) if r != rank) for at in (sends, receives))
+        places = tuple(
+            tuple(0 if r == rank else a - first for r, a in enumerate(at))
+            for at, first in ((sends, src), (receives, dst))
+        )  # fmt: skip
+        reporter.usable()
+        key, timeout = ("exchange", nbytes, places, within), self.membership.timeout
+        plan = queue.engine.plans.get(key)
+        if plan is None:
+            count = nbytes * self.membership.size
+            memory: Any = ctypes.c_uint8 * count
+            x, out = (describe(numpy.frombuffer(memory.from_address(at), "u1")) for at in (src, dst))
+            each = (nbytes,) * (2 * self.membership.size)
+            call = Call("alltoall", x, out, count, counts=each, places=(places[0], places[1]))
+            algorithm = "direct" if self.membership.size <= DIRECT_TO else "pairwise"
+            plan = self.runner.planner.plan(queue, call, NO_OP, Ask("alltoall", algorithm=algorithm, within=within))
+            queue.keep(key, plan)
+        code, queued = queue.engine.execute(plan, src, dst, timeout=timeout), None
+        if code == BUSY:
+            queued = Queued(queue.engine, plan, src, dst, timeout=timeout)
+            queued.wait()
+            code = queued.status
+        if code != DONE:
+            culprit = queue.engine.culprit if queued is None else queued.culprit
+            reporter.fail(queue.engine, code, culprit, timeout, queued)
+
+    def raise_failed(self, code: int) -> None:
+        """Raise what a collective has come to that a caller's own C code has run here; `code`: the engine's."""
+        engine = self.membership.main.engine
+        self.reporter.fail(engine, code, engine.culprit, self.membership.timeout)
 
     def abort(self, error: BaseException, tell: bool = True) -> None:
         """This rank fails with `error`: calls of all ranks that need it end now with PeerLostError, which quotes it.

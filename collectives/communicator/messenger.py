@@ -300,6 +300,8 @@ class Messenger:
             ends.append(f"dest={self._named(dest)}")
         if source is not None:
             ends.append(self._from(source))
+        if self.members.within:
+            ends.append(f"within {self.members.within}")
         verb = "recv" if dest is None else "send" if source is None else "sendrecv"
         what = f"{model.dtype.name}{list(model.shape)}{' on a GPU' if there else ''}"
         return _plan_of(verb, f"{verb}({what}, {', '.join(ends)})", step, model, weighs)

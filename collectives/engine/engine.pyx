@@ -12,19 +12,17 @@ from libc.stdlib cimport calloc, free, malloc
 
 from hocket.collectives.engine.events cimport call_begins, call_returns
 from hocket.collectives.engine.drive cimport drive, place_residuals, run_free
-from hocket.collectives.engine.run cimport run_init
+from hocket.collectives.engine.run cimport run_init, run_reset
 from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, BUSY, DONE, HELPS, HOLDS, MISMATCH, RAISED, TIMED_OUT, Aside, PyObject, Run,
                                      hk_load32, hk_now, hk_packed, hk_packed_free, hk_packed_new, hk_store32, match, may_drive, nanoseconds, stopped, this_thread)
 from hocket.collectives.recording.recorder cimport Writer, hk_record
-from hocket.kernels.cpu.reduce cimport find_reduce
+from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 from hocket.transports.channel cimport HK_FAULT, HK_LOST, channel_of, hk_channel
 
 from hocket.errors import MemoryError as NoMemory
-
-cdef enum: RECENT = 16  # calls that are remembered for when ranks disagree; ranks are hardly ever further apart
 
 CODES = {"lost": HK_LOST, "fault": HK_FAULT, "mismatch": MISMATCH, "aborted": ABORTED, "timeout": TIMED_OUT,
          "raised": RAISED, "done": DONE, "busy": BUSY}
@@ -162,7 +160,11 @@ cdef class Engine:
 
     def made(self, uint32_t number):
         """The plan of call `number`; None if it is too long ago or has not come."""
-        return self.recent[number % RECENT] if 0 < number <= self.seq and self.seq - number < RECENT else None
+        if not 0 < number <= self.seq or self.seq - number >= RECENT:
+            return None
+        if self.again[number % RECENT] != NULL:
+            return <Plan>self.again[number % RECENT]
+        return self.recent[number % RECENT]
 
     def call(self, uint32_t number):
         """Call `number` in words; "" if it is too long ago or has not come."""
@@ -174,7 +176,13 @@ cdef class Engine:
     @property
     def words(self):
         """The latest call, for people."""
-        return "" if self.plan is None else self.plan.words(None if self.label == NO_LABEL else self.label)
+        plan = self.plan
+        return "" if plan is None else plan.words(None if self.label == NO_LABEL else self.label)
+
+    @property
+    def plan(self):
+        """That of the latest call; None: there was none."""
+        return self.latest if self.repeated == NULL else <Plan>self.repeated
 
     @property
     def driven(self):
@@ -203,9 +211,9 @@ cdef class Engine:
         else:
             self.counter.seq += 1
             self.seq = self.counter.seq
-            self.counter.recent[self.seq % RECENT] = plan
+            self.counter.recent[self.seq % RECENT], self.counter.again[self.seq % RECENT] = plan, NULL
         r.call.tag, r.number = (<uint64_t>self.seq << 32) | plan.fingerprint, self.seq
-        self.recent[self.seq % RECENT] = plan
+        self.recent[self.seq % RECENT], self.again[self.seq % RECENT] = plan, NULL
 
     def count_with(self, Engine other) -> None:
         """Number the calls of both in one row, so that ranks which are in a call on either can be compared."""
@@ -262,7 +270,7 @@ cdef class Engine:
         if r.device == NULL:
             r.base[SCRATCH] = self.scratch
         r.waits = True
-        self.plan = plan
+        self.latest, self.repeated = plan, NULL
         self.in_call, self.caller = True, this_thread()
         record = call_begins(&self.core, r, plan.nbytes, plan.small)
         if self.polls_with_gil and plan.small:
@@ -278,9 +286,38 @@ cdef class Engine:
         self.release()
         return rc
 
+    cdef int repeat(self, Plan plan, char* src, char* dst, reduce_fn reduce, uint64_t limit) noexcept nogil:
+        """A blocking call by a plan that ran here before, without the GIL: DONE, an error, or BUSY, when nothing was done
+        and the call wants the GIL.  The caller keeps the plan for ever, and other threads from calling here.
+        """
+        cdef Run* r = &self.run
+        cdef hk_record* record
+        cdef int rc
+        if (self.counter is not None or self.core.failed or plan.ninstrs > r.capacity or plan.scratch > self.scratch_bytes
+                or stopped(&self.core, self.seq + 1) or hk_load32(&self.core.pending) or hk_load32(&self.core.claimed)
+                or not may_drive(&self.core, True)):
+            return BUSY
+        hk_store32(&self.core.claimed, 1)
+        run_reset(r, plan)
+        r.base[IN], r.base[OUT], r.base[SCRATCH] = src, dst, self.scratch
+        r.reduce, r.limit, r.waits = reduce, limit, True
+        self.seq += 1
+        r.call.tag, r.number = (<uint64_t>self.seq << 32) | plan.fingerprint, self.seq
+        self.again[self.seq % RECENT] = self.repeated = <PyObject*>plan
+        self.label, self.in_call, self.caller = NO_LABEL, True, this_thread()
+        record = call_begins(&self.core, r, plan.nbytes, plan.small)
+        rc = drive(&self.core, r, 0)
+        if rc == DONE:
+            call_returns(&self.core, r, plan.nbytes, record)
+            self.in_call = False
+        else:
+            self.culprit, self.foreign, self.came = r.culprit, r.foreign, r.came
+        hk_store32(&self.core.claimed, 0)
+        return rc
+
     def begin(self, Plan plan, tag=None):
         """Count a call as under way before it can run: its channels are being opened.  `ready` ends that."""
-        self.plan, self.in_call, self.caller = plan, True, this_thread()
+        self.latest, self.repeated, self.in_call, self.caller = plan, NULL, True, this_thread()
         self.label = NO_LABEL if tag is None else tag
         self.opening += tag is None
 

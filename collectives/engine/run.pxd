@@ -15,6 +15,8 @@ from hocket.transports.library cimport hk_library
 cdef extern from "system/atomics.h" nogil:
     uint32_t hk_load32(const uint32_t*)
     void hk_store32(uint32_t*, uint32_t)
+    int hk_swap64(uint64_t*, uint64_t* seen, uint64_t)
+    void hk_store64(uint64_t*, uint64_t)
 
 cdef extern from "collectives/engine/packed.h" nogil:
     struct hk_packed:
@@ -317,8 +319,8 @@ cdef inline hk_residual residual(Run* r, Instr* x, int piece, size_t first) noex
     return addresses
 
 
-cdef inline int run_init(Run* r, Plan plan) except -1:
-    """Make `r` a fresh run of `plan`; its arrays grow and are kept."""
+cdef inline void run_reset(Run* r, Plan plan) noexcept nogil:
+    """Make `r` a fresh run of `plan`, but for its arrays."""
     r.steps, r.instrs = plan.steps, plan.instrs
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
     r.call.traffic, r.call.took = plan.traffic, 0
@@ -328,6 +330,11 @@ cdef inline int run_init(Run* r, Plan plan) except -1:
     r.meeting, r.count, r.weight, r.what = NULL, &plan.counts.count, 0, plan.what
     r.weigh = &plan.weigh if plan.weigh.warm else NULL
     r.remaining = r.sends_left = r.nactive = 0
+
+
+cdef inline int run_init(Run* r, Plan plan) except -1:
+    """The same; its arrays grow and are kept."""
+    run_reset(r, plan)
     if plan.ninstrs > r.capacity:
         free(r.states)
         free(r.active)

@@ -67,7 +67,12 @@ class LongWaits:
         if seconds > STUCK_AFTER and not waiting.stuck and plan is not None:
             waiting.stuck = True
             account = account_of(engine, oldest(engine), self.world_ranks)
-            self.world.session.stuck(Stuck(self.name, seq, self.world_ranks, f"{plan.fingerprint:08x}", account))
+            sent, taken = ([], []) if self.members.passed is None else self.members.passed()
+            if sent and plan.algorithm == "message":
+                seq = self.members.main.engine.sequence + 1  # of the collective before which it stands
+            self.world.session.stuck(
+                Stuck(self.name, seq, self.world_ranks, f"{plan.fingerprint:08x}", account, sent, taken)
+            )
         if seconds > STILL_WAITING and plan is not None:
             self._say_what_holds_up(engine, waiting)
         return waiting

@@ -44,6 +44,10 @@ class Members:
         """(collective, algorithm) that is used instead of the choice, while it is measured."""
         self.timeout = world.config.timeout
         """Seconds that calls may wait for other ranks, if they do not say so."""
+        self.within = ""
+        """All calls here are a part of this, for texts."""
+        self.passed: Callable[[], tuple[list[int], list[int]]] | None = None
+        """Where calls follow each other, messages too: how many this rank has begun to send, and to take, by rank."""
         self.idles = False
         """Do calls here wait for news that may not come for hours?"""
         self.rank, self.size = self.world_ranks.index(world.rank), len(self.world_ranks)

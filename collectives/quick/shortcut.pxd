@@ -96,4 +96,5 @@ cdef class ShortWay:
     cdef readonly Shortcut shortcut
 
     cdef object call(self, object x, object out, Ask* ask)
+    cdef Entry known(self, object x, object out, Ask* ask)      # of a call that was made before, or None
     cdef object of_number(self, object x, object out, Ask* ask)

@@ -355,6 +355,10 @@ cdef class ShortWay:
             return self.shortcut.runner().tree(self._call, x, out, owned(ask))
         return self.shortcut.runner().general(x, out, owned(ask))
 
+    cdef Entry known(self, object x, object out, Ask* ask):
+        cdef Seen a
+        return self.shortcut.find(ask, &a, out is not None and out is not x) if look(x, &a) else None
+
     cdef object of_number(self, object x, object out, Ask* ask):
         """The short way of a number that becomes another one (calls/numbers.py), or MISS."""
         cdef int beyond = 0

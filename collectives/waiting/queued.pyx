@@ -59,7 +59,7 @@ cdef class Queued:
                    bint in_host_memory=True) except -1:
         cdef Node* n = &self.node
         self.engine, self.plan, self.keep, self.made = engine, plan, keep, caller()
-        engine.plan, engine.label = plan, NO_LABEL
+        engine.latest, engine.repeated, engine.label = plan, NULL, NO_LABEL
         run_init(&n.run, plan)
         n.run.base[IN], n.run.base[OUT] = src, dst
         if plan.scratch and in_host_memory:     # the engine's own scratch may be in use by a run before us

@@ -9,7 +9,8 @@ told which rank sent what and when time is over, and yields what to send.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from hocket.control.protocol.membership import Gone
@@ -89,7 +90,7 @@ class Faults:
             return
         waiting[by] = call
         same = {rank: other for rank, other in waiting.items() if other.seq == call.seq}
-        if len({other.fingerprint for other in same.values()}) == 1:
+        if len({other.fingerprint for other in same.values() if not other.between}) < 2 and not crossed(waiting):
             return
         yield from self.report(by, Fault("mismatch", call.comm, call.seq, call.ranks))
         for rank, other in same.items():
@@ -124,6 +125,30 @@ class Faults:
             silent = self._gone.account(rank, case.fault.comm, case.fault.seq) if gone else NO_ANSWER
             case.accounts.setdefault(rank, silent)
         yield from _to_all(case.fault.ranks, Verdict(case.fault, case.accounts))
+
+
+def crossed(waiting: Mapping[int, Stuck]) -> bool:
+    """Do calls wait for each other that follow each other on every rank, collectives and messages?  For certain.
+
+    A message that was not sent yet comes after its sender's call, and a collective needs all ranks.  That holds however
+    old the reports are.
+    """
+    after: dict[int, set[int]] = {rank: set() for rank in waiting}
+    for (rank, mine), (other, its) in itertools.permutations(waiting.items(), 2):
+        sent, taken = (dict(zip(mine.ranks, counts, strict=False)) for counts in (mine.sent, mine.taken))
+        its_sent, its_taken = (dict(zip(its.ranks, counts, strict=False)) for counts in (its.sent, its.taken))
+        if not mine.between:
+            late = its.between and its.seq == mine.seq
+        elif not its.between and its.seq == mine.seq and sent.get(other, 0) > its_taken.get(rank, 0):
+            return True  # what goes out before the collective is not taken before it
+        else:
+            late = taken.get(other, 0) > its_sent.get(rank, 0)
+        if late:
+            after[rank].add(other)
+    ends = set[int]()
+    while found := {rank for rank in after.keys() - ends if after[rank] <= ends}:
+        ends |= found
+    return len(ends) < len(after)
 
 
 def _to_all(ranks: list[int], message: Message) -> Instructions:

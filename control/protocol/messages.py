@@ -86,6 +86,10 @@ class Fault(NamedTuple):
     """The world rank that reports; the coordinator fills it in."""
 
 
+MESSAGE = f"{0:08x}"
+"""The fingerprint of a call that is a message."""
+
+
 class Stuck(NamedTuple):
     """I have waited a while in this call."""
 
@@ -94,6 +98,16 @@ class Stuck(NamedTuple):
     ranks: list[int]
     fingerprint: str
     account: Account
+    sent: list[int] = []
+    """Where all calls follow each other, messages too: how many I have begun to send to each of `ranks`.  The number of
+    a message is then that of the collective behind it."""
+    taken: list[int] = []
+    """... and how many I have begun to take from each."""
+
+    @property
+    def between(self) -> bool:
+        """Is it a message, between two collectives whose numbers are known?"""
+        return bool(self.sent) and self.fingerprint == MESSAGE
 
 
 class Answer(NamedTuple):

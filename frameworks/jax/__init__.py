@@ -1,7 +1,7 @@
 """hocket inside JAX: collectives in programs that jax.jit compiles for the CPU.
 
     calls.py         what users call, with the checks of arguments
-    start.py         `initialize`: jax.distributed, with hocket under JAX's own collectives (hocket.xla);
+    start.py         `initialize`: jax.distributed, with hocket under JAX's own collectives (hocket.xla); `explain`;
                      `init`: where it has started the processes, they meet through its key-value store
     causes.py        `cause`: hocket's own error behind JAX's; what happens at the end of the process
 
@@ -32,9 +32,9 @@ from hocket.jax.calls import (  # noqa: E402
     sendrecv,
 )
 from hocket.jax.causes import cause  # noqa: E402
-from hocket.jax.start import init, initialize, renew  # noqa: E402
+from hocket.jax.start import explain, init, initialize, renew  # noqa: E402
 
 __all__ = [
-    "allgather", "allreduce", "alltoall", "barrier", "broadcast", "cause", "init", "initialize", "recv", "reduce",
-    "reduce_scatter", "renew", "send", "sendrecv",
+    "allgather", "allreduce", "alltoall", "barrier", "broadcast", "cause", "explain", "init", "initialize", "recv",
+    "reduce", "reduce_scatter", "renew", "send", "sendrecv",
 ]  # fmt: skip

@@ -49,6 +49,19 @@ def initialize(*args: Any, **given: Any) -> None:
         jax.config.update("jax_cpu_collectives_implementation", "mpi")
 
 
+def explain(collective: str | None = None, nbytes: int | None = None) -> str:
+    """Say by what JAX's own collectives go: hocket or another, and for each group of devices what `comm.explain` says.
+
+    Groups are those that programs have needed in this process by now.
+    """
+    chosen = jax.config.jax_cpu_collectives_implementation
+    if chosen != "mpi" or not loading.loaded():
+        return f"JAX's own collectives go by {chosen}, not by hocket"
+    from hocket.xla import meeting  # where XLA has made its backend, this is there
+
+    return f"JAX's own collectives go by hocket\n{meeting.explained(collective, nbytes)}"
+
+
 def renew(coordinator_address: str, num_processes: int, process_id: int, **given: Any) -> None:
     """`initialize` again, in processes that go on after others were lost: they agree on the three numbers.
 

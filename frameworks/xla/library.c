@@ -1,6 +1,6 @@
 /* The library that XLA's CPU collectives load under the name of MPI: every name that they ask for, of which XLA calls 15.
-   These go to a table of functions (serving.pyx); every other one answers with an error that names it.  Nothing here
-   needs Python to load. */
+   These go to a table of functions (serving.pyx); every other one answers with an error that names it.  XLA's names
+   begin with MPIABI_, those of C programs (c_programs.h) with MPI_.  Nothing here needs Python to load. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "xla/serving.h"
+#include "xla/c_programs.h"
 
 #define LONGEST 1024 /* of an error's text, with its NUL, as MPI has it */
 enum { REFUSED = 1 };
@@ -25,7 +26,7 @@ static int refuse(const char *name) {
 }
 #define REFUSE(name) int MPIABI_##name(void) { return refuse("MPI_" #name); }
 #define REFUSE_EXTENSION(name) int MPIXABI_##name(void) { return refuse("MPIX_" #name); }
-#include "xla_names.h" /* the constants, and REFUSE of each function that is not below; setup.py writes it */
+#include "xla_names.h" /* the constants, and REFUSE or ENDS of each function that is not here; setup.py writes it */
 
 static struct hk_serving serving;
 static char broken[LONGEST]; /* why there is no table */

@@ -36,6 +36,12 @@ def names() -> frozenset[str]:
     return frozenset(line.split()[0] for line in lines if not line.startswith("#"))
 
 
+def constants() -> dict[str, int]:
+    """MPI's constants by those names: the numbers of MPI 5.0's ABI."""
+    rows = [line.split() for line in (_HERE / "names.txt").read_text().splitlines() if not line.startswith("#")]
+    return {row[0]: int(row[2], 0) for row in rows if len(row) == 3}
+
+
 def asked(file: Path) -> frozenset[str]:
     """The names that a jaxlib's file asks for: MPItrampoline keeps each as a C string.  It has 300 MB."""
     found = set()

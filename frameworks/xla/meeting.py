@@ -20,11 +20,11 @@ from hocket.xla.loading import CHOICE, FILE
 from hocket.xla.store import JaxStore
 
 PREFIX = "hocket/xla/"
-BUILD = "1"
+BUILD = "2"
 """A number that the ranks of a group must have in common: the library's build."""
 _lock = threading.Lock()
-_used: set[tuple[programs.Group, int]] = set()
-"""The groups, and ranks in them, that XLA has asked for in this generation of processes."""
+_used: dict[tuple[programs.Group, int], Communicator | None] = {}
+"""The groups that XLA has asked for in this generation of processes, with ranks in them; None: it has failed."""
 
 
 def begin() -> None:
@@ -64,7 +64,7 @@ def join(color: int, key: int) -> Communicator:
     """
     with _lock:
         group = _group(color, key)
-        _used.add((group, key))
+        _used[group, key] = None
     state = distributed.global_state
     here = JaxStore(state.client, PREFIX)
     for process in sorted({process for _, process in group} - {state.process_id}):
@@ -73,10 +73,21 @@ def join(color: int, key: int) -> Communicator:
     host = hosting.own_address(str(state.coordinator_address).rpartition(":")[0])
     store = JaxStore(state.client, f"{PREFIX}{name}/")
     try:
-        return hosting.join(key, len(group), store, host, make_default=False)
+        comm = _used[group, key] = hosting.join(key, len(group), store, host, make_default=False)
+        return comm
     finally:
         if key == 0:
             store.clear()
+
+
+def explained(collective: str | None, nbytes: int | None) -> str:
+    """Each group in words: its devices, and the way to them."""
+    told = []
+    for (group, key), comm in list(_used.items()):
+        devices = ", ".join(f"{device} (process {process})" for device, process in group)
+        words = "it did not come about" if comm is None else comm.explain(collective, nbytes)
+        told.append(f"devices {devices}; here rank {key}:\n{words}")
+    return "\n".join(told) or "no program has needed a group of devices yet"
 
 
 def _check(build: str | None, process: int) -> None:

@@ -36,7 +36,6 @@ def rank(number: int, size: int, port: str) -> None:
     """One process of a block: prints its table."""
     import jax
     import numpy as np
-    from jax._src import distributed
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     jax.distributed.initialize(f"127.0.0.1:{port}", size, number)
@@ -80,6 +79,13 @@ def rank(number: int, size: int, port: str) -> None:
         swap = lambda k, a: jax.lax.all_to_all(a, "i", 0, 0, tiled=True)  # noqa: E731
         loop = program(lambda a: jax.lax.fori_loop(0, 20, swap, a))
         measure("all_to_all of 1 MiB, 4 ranks", loop, array(1 << 18), 20)
+    leave(number, table)
+
+
+def leave(number: int, table: Table) -> None:
+    """The end of a rank."""
+    from jax._src import distributed
+
     print(json.dumps(table), flush=True)
     distributed.global_state.client.wait_at_barrier("hocket/bench", 60_000)  # else JAX ends who is still at it
     time.sleep(0 if number else 0.5)  # process 0 has JAX's coordinator, and the others are ended where that is gone
@@ -110,14 +116,14 @@ def doors(folder: str) -> dict[str, str]:
     return found
 
 
-def block(name: str, library: str, size: int) -> Table:
-    """The slower rank's times."""
+def block(name: str, library: str, size: int, program: str = "hocket.lab.frameworks.jax_psum") -> Table:
+    """The slower rank's times of a program that takes --port, --size and --rank, and prints a table."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     chosen = {loading.FILE: library, loading.CHOICE: "mpi"} if library else {loading.CHOICE: "gloo"}
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "RANKS": str(size), "OMP_NUM_THREADS": "1", **chosen}
-    command = [sys.executable, "-m", "hocket.lab.frameworks.jax_psum", "--port", port, "--size", str(size)]
+    command = [sys.executable, "-m", program, "--port", port, "--size", str(size)]
     if name == "MPICH":
         starts = [[shutil.which("mpiexec", path=sysconfig.get_path("scripts")) or "mpiexec", "-n", str(size), *command]]
     else:

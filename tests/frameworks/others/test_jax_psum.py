@@ -47,6 +47,11 @@ def sharded(mesh: Any, every: Any, names: Any) -> Any:
 
 def run(mesh: Any, names: Any, every: Any, body: Callable[[Any], Any]) -> dict[int, Any]:
     """body on each device's row: what each device of this process has, by its place in the mesh."""
+    return ready(mesh, names, every, body)()
+
+
+def ready(mesh: Any, names: Any, every: Any, body: Callable[[Any], Any]) -> Callable[[], dict[int, Any]]:
+    """The same, to be called again and again."""
     import jax
     import numpy as np
     from jax.sharding import PartitionSpec
@@ -54,9 +59,8 @@ def run(mesh: Any, names: Any, every: Any, body: Callable[[Any], Any]) -> dict[i
     program = jax.jit(
         jax.shard_map(body, mesh=mesh, in_specs=PartitionSpec(names), out_specs=PartitionSpec(names), check_vma=False)
     )
-    found = program(sharded(mesh, every, names))
-    order = list(mesh.devices.flat)
-    return {order.index(shard.device): np.asarray(shard.data) for shard in found.addressable_shards}
+    x, order = sharded(mesh, every, names), list(mesh.devices.flat)
+    return lambda: {order.index(each.device): np.asarray(each.data) for each in program(x).addressable_shards}
 
 
 def fails(call: Callable[[], Any]) -> str:
@@ -201,8 +205,9 @@ def threads() -> None:
 
     def work(order: Any) -> None:
         every = np.arange(float(len(order)), dtype=np.float32).reshape(-1, 1)
-        for _ in range(200):
-            for found in run(mesh_of(order, "i"), "i", every, lambda a: jax.lax.psum(a, "i")).values():
+        call = ready(mesh_of(order, "i"), "i", every, lambda a: jax.lax.psum(a, "i"))
+        for _ in range(500):
+            for found in call().values():
                 if found.tolist() != [every.sum()]:
                     wrong.append(found)
 
@@ -247,6 +252,98 @@ def calls_that_differ() -> None:
     back = mesh_of(jax.devices()[::-1], "i")  # a group of its own, which works
     for found in run(back, "i", every, lambda a: jax.lax.psum(a, "i")).values():
         assert found.tolist() == [len(jax.devices())] * 4
+
+
+@case
+def kinds_that_differ() -> None:
+    """A psum where others permute or exchange blocks: all hear so soon, with the names of both."""
+    import itertools
+    import time
+
+    import jax
+    import numpy as np
+
+    devices = jax.devices()
+    n, first = len(devices), jax.process_index() == 0
+    every = np.ones((n, n), np.float32)
+    ring = [(k, (k + 1) % n) for k in range(n)]
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "allreduce": lambda a: jax.lax.psum(a, "i"),
+        "allgather": lambda a: jax.lax.all_gather(a, "i")[0],
+        "reduce_scatter": lambda a: jax.numpy.tile(jax.lax.psum_scatter(a, "i", tiled=True), n),
+        "alltoall": lambda a: jax.lax.all_to_all(a, "i", 0, 0, tiled=True),
+        "sendrecv": lambda a: jax.lax.ppermute(a, "i", ring),
+    }
+    orders = itertools.permutations(devices)
+    for one, other in itertools.combinations(kinds, 2):
+        mesh = mesh_of(list(next(orders)), "i")  # a group that fails stays so: a new one for each pair
+        began = time.monotonic()
+        # A rank whose messages do not meet the odd one's is through with its ppermute, and hears so at the next call.
+        calls = [kinds[one if first else other], kinds["allreduce"]]
+        said = fails(lambda m=mesh, c=calls: [run(m, "i", every, each) for each in c])
+        assert f"{one}(" in said and f"{other}(" in said and said.count("of JAX's") > 1, said
+        assert "the ranks called different things" in said and time.monotonic() - began < 5, said
+
+
+@case
+def threads_in_turn() -> None:
+    """Two Python threads that never call at once: in one order on all ranks they are right, else all hear of it."""
+    import threading
+
+    import jax
+    import numpy as np
+
+    devices = jax.devices()
+    every = np.arange(float(len(devices)), dtype=np.float32).reshape(-1, 1)
+    said: list[str] = []
+
+    def both(order: Any, turns: list[int]) -> None:
+        call = ready(mesh_of(order, "i"), "i", every, lambda a: jax.lax.psum(a, "i"))
+        done = [threading.Event() for _ in turns]
+
+        def work(me: int) -> None:
+            for place, who in enumerate(turns):
+                if who == me:
+                    assert place == 0 or done[place - 1].wait(60)
+                    try:
+                        assert all(found.tolist() == [every.sum()] for found in call().values())
+                    except (jax.errors.JaxRuntimeError, ValueError) as error:
+                        said.append(str(error))
+                    finally:
+                        done[place].set()
+
+        call()
+        each = [threading.Thread(target=work, args=(me,)) for me in range(2)]
+        for thread in each:
+            thread.start()
+        for thread in each:
+            thread.join()
+
+    both(devices, [0, 1, 1, 0, 0, 1])
+    assert not said, said
+    both(devices[::-1], [0, 1, 0] if jax.process_index() == 0 else [1, 0, 0])
+    assert len(said) == 2 and "older Python thread" in said[0] and "younger Python thread" in said[0], said
+
+
+@case
+def readers() -> None:
+    """`hocket top` and traces call these JAX's; `explain` tells the way of each group."""
+    import jax
+    import numpy as np
+
+    import hocket.jax
+
+    mesh = mesh_of(jax.devices(), "i")
+    every = np.ones((len(jax.devices()), 4), np.float32)
+    run(mesh, "i", every, lambda a: jax.lax.psum(jax.lax.ppermute(a, "i", [(0, 1), (1, 0)]), "i"))
+    told = hocket.jax.explain("allreduce", 8)
+    assert told.startswith("JAX's own collectives go by hocket\ndevices 0 (process 0), "), told
+    assert "here rank" in told and ": shm" in told, told
+    if jax.process_index() == 0:
+        from hocket.tools.top import as_text, look
+
+        assert "allreduce(float32[4], op='sum') within a program of JAX's" in as_text(look()), as_text(look())
+    run(mesh, "i", every, lambda a: jax.lax.psum(a, "i"))
 
 
 @case
@@ -298,6 +395,81 @@ def test_renewal_in_the_same_processes() -> None:
         assert out.split() == ["renewed", "True"], (rank, out + err)
 
 
+CTRL_C = """
+import os, signal, sys, threading, time
+import hocket.jax, jax, numpy as np
+from jax.experimental import multihost_utils
+rank, size, port = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+hocket.jax.initialize(f"127.0.0.1:{port}", size, rank)
+gathered = lambda: multihost_utils.process_allgather(np.array([rank])).ravel().tolist()
+assert gathered() == [0, 1]
+if rank == 0:
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+else:
+    time.sleep(2)
+began = time.monotonic()
+try:
+    try:
+        gathered()
+    except Exception as error:
+        print("rank 0 was interrupted" in str(error), flush=True)
+        time.sleep(0.1)
+except KeyboardInterrupt:
+    print("KeyboardInterrupt", time.monotonic() - began < 2, flush=True)
+    time.sleep(3)  # this process has JAX's coordinator
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_ctrl_c() -> None:
+    (first, err), (second, other) = plain(2, lambda rank: {}, CTRL_C)
+    assert first.split()[-2:] == ["KeyboardInterrupt", "True"], first + err
+    assert second.split() == ["True"], second + other
+
+
+BUSY = """
+import ctypes, sys, threading, time
+import hocket.jax, jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+rank, size, port = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+hocket.jax.initialize(f"127.0.0.1:{port}", size, rank)
+mesh = Mesh(np.array(jax.devices()), "i")
+body = lambda a: jax.lax.fori_loop(0, 200, lambda i, x: jax.lax.psum(x, "i") * 0.5, a)
+specs = {"in_specs": PartitionSpec("i"), "out_specs": PartitionSpec("i"), "check_vma": False}
+program = jax.jit(jax.shard_map(body, mesh=mesh, **specs))
+x = jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("i")), np.ones(2, np.float32))
+program(x).block_until_ready()
+done = False
+def keep():  # the GIL, without taking a core
+    while not done:
+        ctypes.PyDLL(None).usleep(20000)
+if rank == 0:
+    threading.Thread(target=keep).start()
+    time.sleep(0.1)
+took = []
+for _ in range(5):
+    began = time.monotonic()
+    program(x).block_until_ready()
+    took.append(time.monotonic() - began)
+done = True
+print(sorted(took)[2])
+"""
+
+
+def test_a_thread_that_keeps_the_gil_holds_up_no_sums() -> None:
+    """200 calls that took the GIL would each wait 20 ms for it."""
+    for out, err in plain(2, lambda rank: {}, BUSY):
+        assert out and float(out) < 0.5, out + err
+
+
+def test_another_build() -> None:
+    program = "import hocket.xla.meeting as m, sys; m.BUILD += sys.argv[1]\n" + PLAIN
+    ours = loading.variables({})
+    for rank, (out, err) in enumerate(plain(2, lambda rank: ours, program)):
+        assert f"process {1 - rank} has another hocket" in out and "install the same" in out, out + err
+
+
 @case
 def others_are_refused() -> None:
     """A function that XLA does not call answers with its name; a count that XLA has cut to 32 bits, with why."""
@@ -315,10 +487,10 @@ def others_are_refused() -> None:
     assert code and b"XLA cuts counts to 32 bits" in text.value
 
 
-def start(name: str, processes: int, devices: int = 1) -> None:
+def start(name: str, processes: int, devices: int = 1, *options: str) -> None:
     env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-m", "hocket", "run", "-n", str(processes), "--", __file__, name],
+        [sys.executable, "-m", "hocket", "run", "-n", str(processes), *options, "--", __file__, name],
         capture_output=True, text=True, timeout=110, env=env,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
@@ -339,11 +511,22 @@ def test_groups(processes: int, devices: int) -> None:
     ("name", "processes"),
     [
         ("a_part_of_the_processes", 3), ("a_group_inside_a_large_program", 3), ("threads", 2), ("calls_that_differ", 3),
-        ("a_rank_dies", 3), ("others_are_refused", 2),
+        ("kinds_that_differ", 4), ("threads_in_turn", 2), ("a_rank_dies", 3), ("others_are_refused", 2),
     ],  # fmt: skip
 )
 def test_programs(name: str, processes: int) -> None:
     start(name, processes)
+
+
+def test_readers(tmp_path: pathlib.Path) -> None:
+    """`hocket top`, a trace and its report."""
+    from hocket.observe.files.reading import read
+
+    file = tmp_path / "t.pftrace.gz"
+    start("readers", 2, 1, "--trace", str(file))
+    names = " ".join(name for each in tmp_path.glob("t*.pftrace.gz") for name in read(str(each)).names)
+    assert "allreduce(float32[4], op='sum') within a program of JAX's" in names, names
+    assert "sendrecv(uint8[16], dest=1, source=1, within a ppermute of a program of JAX's" in names, names
 
 
 PLAIN = """
