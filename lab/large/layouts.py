@@ -36,7 +36,7 @@ from hocket.lab.overlap.shaped import heading
 from hocket.system.namespaces.hosts import CABLE, hosts, refusal, remove_stale, sent
 
 MODULE = "hocket.lab.large.layouts"
-PATIENCE, ROUNDS, RANKS = 600.0, 7, 4
+PATIENCE, RANKS = 600.0, 4
 CORES = min(RANKS, len(os.sched_getaffinity(0)))
 Way = Callable[[], object]
 ROWS = {
@@ -71,7 +71,7 @@ def cases(mb: float) -> dict[str, tuple[dict[str, Layout], dict[str, Layout]]]:
     return {**{name: ({"w": a}, {"w": b}) for name, (a, b) in zip(ROWS, pairs, strict=False)}, "1,000 arrays": many}
 
 
-def rank(mb: str, big: str) -> None:
+def rank(mb: str, big: str, rounds: str) -> None:
     """Measure, with the others; rank 0 prints a line of JSON for each case."""
     import torch
     import torch.distributed as dist
@@ -88,7 +88,7 @@ def rank(mb: str, big: str) -> None:
     _rpc()
     chosen = {name: each for name, each in cases(float(mb)).items() if not int(big) or name in BIG}
     for name, (source, target) in chosen.items():
-        found = measured(comm, gloo, name, source, target, bool(int(big)))
+        found = measured(comm, gloo, name, source, target, bool(int(big)), int(rounds))
         if comm.rank == 0:
             print(json.dumps({"case": name, **found}), flush=True)
     comm.barrier()
@@ -97,8 +97,8 @@ def rank(mb: str, big: str) -> None:
 
 
 def measured(
-    comm: Any, gloo: Any, name: str, source: dict[str, Layout], target: dict[str, Layout], big: bool
-) -> dict[str, Any]:
+    comm: Any, gloo: Any, name: str, source: dict[str, Layout], target: dict[str, Layout], big: bool, rounds: int
+) -> dict[str, Any]:  # fmt: skip
     """Median seconds by way, what moves, the memory that it took, and what crossed the cable."""
     tree = {k: [np.ones(s, np.float32) for s in lay.shapes(comm.rank)] for k, lay in source.items()}
     plan = comm.prepare_redistribute(tree, source, target)
@@ -113,7 +113,7 @@ def measured(
         ways["pulls"] = _of_rpc(comm, tree, source, target)
     if not big and name != "1,000 arrays":
         ways["files"] = _of_files(name, source, gloo)
-    seconds = _turns(comm, ways)
+    seconds = _turns(comm, ways, rounds)
     into = plan()
     peak = _peak(comm, lambda: comm.redistribute(tree, source, target, into=into))
     here = {r: i for i, host in enumerate(comm.membership.hosts) for r in host}
@@ -157,9 +157,9 @@ def _memory(field: str) -> int:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(field))
 
 
-def _turns(comm: Any, ways: dict[str, Way]) -> dict[str, float]:
+def _turns(comm: Any, ways: dict[str, Way], rounds: int) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(ROUNDS + 1):  # the first warms up
+    for turn in range(rounds + 1):  # the first warms up
         names = [*ways][turn % len(ways) :] + [*ways][: turn % len(ways)]
         for name in names:
             comm.barrier()
@@ -296,11 +296,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--mb", type=float, default=120.0, help="megabytes of the model (120)")
     parser.add_argument("--big", action="store_true", help="1 GiB, beside memcpy alone")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each way (7)")
     parser.add_argument("--rate", help="of the cable between two hosts, in tc's words; else all are on this host")
     options = parser.parse_args(argv)
     meets = str(os.getpid())
     mb = GIB / 1e6 if options.big else options.mb
-    words = [sys.executable, "-m", MODULE, "rank", str(mb), str(int(options.big))]
+    words = [sys.executable, "-m", MODULE, "rank", str(mb), str(int(options.big)), str(options.rounds)]
     if options.rate is None:
         found = found_here(words, RANKS, MODULE, PATIENCE, MEETS=meets)
     else:
