@@ -20,11 +20,12 @@ from hocket.collectives.layouts.comm import Comm
 from hocket.errors import Error, PeerLostError, TransportError
 from hocket.transports.shm.window import read_memory
 
-ROW = 1024
-"""Bytes of a row, at least: of 512 they take 51 ms for 120 MB between 4 ranks on 2 cores, packed 35 (of 2 KiB 26)."""
-SHORT, JOINED = 64, 8
-"""Bytes of a row, at least, and rows that follow each other there: then the kernel looks up a page for all of its rows,
-and a row of 64 bytes takes 59 ns instead of 394, one of 1 KiB 221 instead of 525."""
+ROW = 1 << 14
+"""Bytes of a row, at least, where each is a piece of its own there: the kernel looks up its page, in a third of a
+microsecond.  `python -m hocket.lab.large.rows` compares."""
+SHORT, JOINED = 256, 8
+"""The same, and how many of them, where rows follow each other there: then a page is looked up once for all of its
+rows, and a row of 256 bytes takes 103 ns instead of 443, one of 1 KiB 221 instead of 525."""
 AT_ONCE = 1024
 """Rows of one system call, at most: IOV_MAX."""
 STEP = 4 << 20

@@ -6,6 +6,7 @@
     tensors.py   NumPy, torch and CuPy arrays in one call
     train.py     Ray Train: `HocketConfig` for functions that call hocket themselves
     launch.py    `run(function, n)`: n actors, one rank each
+    direct.py    `register_transport()`: tensors that stay with an actor, and go by hocket to those that use them
     store.py     the ranks meet through Ray's key-value store
 """
 
@@ -16,11 +17,14 @@ from hocket.ray.launch import run
 from hocket.ray.register import register
 
 if TYPE_CHECKING:
+    from hocket.ray.direct import HocketTransport, register_transport
     from hocket.ray.group import HocketGroup
     from hocket.ray.train import HocketConfig
 
-__all__ = ["HocketConfig", "HocketGroup", "register", "run"]
-_LATER = {"HocketConfig": "train", "HocketGroup": "group"}
+__all__ = ["HocketConfig", "HocketGroup", "HocketTransport", "register", "register_transport", "run"]
+_LATER = {
+    "HocketConfig": "train", "HocketGroup": "group", "HocketTransport": "direct", "register_transport": "direct",
+}  # fmt: skip
 """Names that are loaded when they are asked for, as Ray loads torch, or the packages of Ray Train, with them."""
 
 

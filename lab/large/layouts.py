@@ -1,13 +1,15 @@
 """Arrays that move from one layout to another: hocket beside what people do instead.
 
     python -m hocket.lab.large.layouts [--mb 120]                 four ranks of this host
+    python -m hocket.lab.large.layouts --big                      one array of 1 GiB, and the memory that it takes
     python -m hocket.lab.large.layouts --rate 1gbit [--mb 48]     as root: two hosts of two ranks, and a cable
 
 hocket: a plan that was prepared, run again.  gather: each rank broadcasts what it holds to all, and each takes its
 slices.  DTensor: its `redistribute`, on hocket and on Gloo, where it can do the case.  files: torch's DCP saves to and
-loads from /dev/shm.  memcpy: the bytes of the target, copied by as many ranks as there are cores.  All take turns in
-the same processes; medians of the slowest rank.  Between hosts the bytes on the cable are the kernel's, beside
-the least that can be: what is wanted and not held, once for each host.
+loads from /dev/shm.  pulls: each rank asks the others for its slices, by torch.distributed.rpc.  memcpy: the bytes of
+the target, copied by as many ranks as there are cores.  All take turns in the same processes; medians of the slowest
+rank.  peak: by how much a rank's memory grows in a call of `redistribute(into=)`, which plans and moves.  Between hosts
+the bytes on the cable are the kernel's, beside the least that can be: what is wanted and not held, once for each host.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from hocket import Layout
-from hocket.collectives.layouts.boxes import count
+from hocket.collectives.layouts.boxes import count, cover, inside
 from hocket.collectives.layouts.deal import deal
 from hocket.conformance.jobs.ranks import found_here, found_on, main_or_rank
 from hocket.errors import ArgumentError
@@ -34,7 +36,7 @@ from hocket.lab.overlap.shaped import heading
 from hocket.system.namespaces.hosts import CABLE, hosts, refusal, remove_stale, sent
 
 MODULE = "hocket.lab.large.layouts"
-PATIENCE, ROUNDS, RANKS = 600.0, 7, 4
+PATIENCE, RANKS = 600.0, 4
 CORES = min(RANKS, len(os.sched_getaffinity(0)))
 Way = Callable[[], object]
 ROWS = {
@@ -43,8 +45,13 @@ ROWS = {
     "4 -> 3": "uneven",
     "tensor -> ZeRO": "columns become pieces of a flat vector",
     "ZeRO -> tensor": "the other way round",
+    "short rows": "columns of 16 numbers become pieces of a flat vector",
     "1,000 arrays": "rows become columns; 4 KiB to 1 MiB each",
 }
+BIG = {"4 -> 2", "4 -> 3", "tensor -> ZeRO"}
+"""The rows for 1 GiB, beside memcpy alone: of the other ways each holds it several times."""
+OTHERS = ("memcpy", "gather", "DTensor on hocket", "DTensor on Gloo", "files", "pulls")
+GIB = 1 << 30
 
 
 def cases(mb: float) -> dict[str, tuple[dict[str, Layout], dict[str, Layout]]]:
@@ -58,11 +65,13 @@ def cases(mb: float) -> dict[str, tuple[dict[str, Layout], dict[str, Layout]]]:
     sides = [max(4, int((n * each) ** 0.5) // 4 * 4) for n in lengths]
     shapes = {f"w{i}": (n, n) for i, n in enumerate(sides)}
     many = ({k: Layout.cut(s, 4) for k, s in shapes.items()}, {k: Layout.cut(s, 4, axis=1) for k, s in shapes.items()})
-    pairs = (cut, halves), (halves, cut), (cut, thirds), (columns, flat), (flat, columns)
+    narrow = (rows * 16, 64)
+    short = Layout.cut(narrow, 4, axis=1), Layout.flat(narrow, 4)
+    pairs = (cut, halves), (halves, cut), (cut, thirds), (columns, flat), (flat, columns), short
     return {**{name: ({"w": a}, {"w": b}) for name, (a, b) in zip(ROWS, pairs, strict=False)}, "1,000 arrays": many}
 
 
-def rank(mb: str) -> None:
+def rank(mb: str, big: str, rounds: str) -> None:
     """Measure, with the others; rank 0 prints a line of JSON for each case."""
     import torch
     import torch.distributed as dist
@@ -76,18 +85,21 @@ def rank(mb: str) -> None:
                             world_size=int(os.environ["WORLD_SIZE"]))  # fmt: skip
     gloo = dist.new_group(backend="gloo")
     comm = hocket.init()
-    for name, (source, target) in cases(float(mb)).items():
-        found = measured(comm, gloo, name, source, target)
+    _rpc()
+    chosen = {name: each for name, each in cases(float(mb)).items() if not int(big) or name in BIG}
+    for name, (source, target) in chosen.items():
+        found = measured(comm, gloo, name, source, target, bool(int(big)), int(rounds))
         if comm.rank == 0:
             print(json.dumps({"case": name, **found}), flush=True)
     comm.barrier()
+    torch.distributed.rpc.shutdown()
     dist.destroy_process_group()
 
 
 def measured(
-    comm: Any, gloo: Any, name: str, source: dict[str, Layout], target: dict[str, Layout]
-) -> dict[str, Any]:
-    """Median seconds by way, what moves, and what crossed the cable."""
+    comm: Any, gloo: Any, name: str, source: dict[str, Layout], target: dict[str, Layout], big: bool, rounds: int
+) -> dict[str, Any]:  # fmt: skip
+    """Median seconds by way, what moves, the memory that it took, and what crossed the cable."""
     tree = {k: [np.ones(s, np.float32) for s in lay.shapes(comm.rank)] for k, lay in source.items()}
     plan = comm.prepare_redistribute(tree, source, target)
     pairs = [(k, source[k], target[k], 4) for k in sorted(source)]
@@ -95,11 +107,15 @@ def measured(
     n = _bytes(moves) // 4 // CORES if comm.rank < CORES else 1
     a, b = np.ones(n, np.float32), np.zeros(n, np.float32)
     ways: dict[str, Way] = {"hocket": plan, "memcpy": lambda: np.copyto(b, a)}
-    ways["gather"] = _gather(comm, tree, source, target)
-    ways.update(_of_dtensor(name, source, gloo))
-    if name != "1,000 arrays":
+    if not big:
+        ways["gather"] = _gather(comm, tree, source, target)
+        ways.update(_of_dtensor(name, source, gloo))
+        ways["pulls"] = _of_rpc(comm, tree, source, target)
+    if not big and name != "1,000 arrays":
         ways["files"] = _of_files(name, source, gloo)
-    seconds = _turns(comm, ways)
+    seconds = _turns(comm, ways, rounds)
+    into = plan()
+    peak = _peak(comm, lambda: comm.redistribute(tree, source, target, into=into))
     here = {r: i for i, host in enumerate(comm.membership.hosts) for r in host}
     crossing = _bytes(m for m in moves if here[m.source.rank] != here[m.target.rank])
     before = _cable(comm)
@@ -107,7 +123,8 @@ def measured(
         plan()
         comm.barrier()
     return {
-        "seconds": seconds, "moves": _bytes(m for m in moves if m.source.rank != m.target.rank), "crossing": crossing,
+        "seconds": seconds, "peak": peak, "crossing": crossing,
+        "moves": _bytes(m for m in moves if m.source.rank != m.target.rank),
         "cable": None if before is None else _cable(comm) - before,
     }  # fmt: skip
 
@@ -125,9 +142,24 @@ def _cable(comm: Any) -> Any:
     return int(comm.allreduce(np.array([mine]))[0])
 
 
-def _turns(comm: Any, ways: dict[str, Way]) -> dict[str, float]:
+def _peak(comm: Any, call: Way) -> int:
+    """By how many bytes the memory of a rank grows in a call, at most; of the rank where it is most."""
+    comm.barrier()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak is what there is now
+    before = _memory("VmHWM")
+    call()
+    return int(comm.allreduce(np.array([_memory("VmHWM") - before]), "max")[0])
+
+
+def _memory(field: str) -> int:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(field))
+
+
+def _turns(comm: Any, ways: dict[str, Way], rounds: int) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(ROUNDS + 1):  # the first warms up
+    for turn in range(rounds + 1):  # the first warms up
         names = [*ways][turn % len(ways) :] + [*ways][: turn % len(ways)]
         for name in names:
             comm.barrier()
@@ -158,7 +190,57 @@ def _gather(comm: Any, tree: Any, source: dict[str, Layout], target: dict[str, L
     return call
 
 
-PLACEMENTS = {"2 -> 4": None, "4 -> 2": None, "4 -> 3": None, "tensor -> ZeRO": (1, 0), "ZeRO -> tensor": (0, 1)}
+def _rpc() -> None:
+    """Meet for `pulls`."""
+    import torch.distributed
+
+    rpc: Any = torch.distributed.rpc
+    how = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.environ['PLACE']}/rpc", num_worker_threads=4)
+    rpc.init_rpc(f"rank-{os.environ['RANK']}", rank=int(os.environ["RANK"]), world_size=RANKS,
+                 rpc_backend_options=how)  # fmt: skip
+
+
+HELD: dict[str, list[Any]] = {}
+"""This rank's tensors, for those who ask."""
+
+
+def piece(name: str, place: int, part: tuple[slice, ...]) -> Any:
+    """A part of one of this rank's tensors: called by others."""
+    return HELD[name][place][part].contiguous()
+
+
+def _of_rpc(comm: Any, tree: dict[str, Any], source: dict[str, Layout], target: dict[str, Layout]) -> Way:
+    """Each rank pulls what it wants: of each box what the first holder has."""
+    import torch
+    from torch.distributed import rpc
+
+    HELD.clear()
+    HELD.update({name: [torch.from_numpy(each) for each in arrays] for name, arrays in tree.items()})
+    made = {name: [torch.empty(shape) for shape in layout.shapes(comm.rank)] for name, layout in target.items()}
+    asked: list[tuple[str, int, int, Any, Any]] = []
+    for name, layout in target.items():
+        for to, box in zip(made[name], layout.of(comm.rank), strict=True):
+            lacking = [box]
+            for holder in range(comm.size):
+                for place, held in enumerate(source[name].of(holder)):
+                    met, lacking = cover(lacking, held)
+                    asked += [(name, holder, place, inside(m, held)[:-1], to[inside(m, box)]) for m in met]
+
+    def call() -> None:
+        waiting = []
+        for name, holder, place, part, into in asked:
+            if holder == comm.rank:
+                into[...] = HELD[name][place][part]
+            else:
+                waiting.append((rpc.rpc_async(f"rank-{holder}", piece, (name, place, part)), into))
+        for future, into in waiting:
+            into[...] = future.wait()
+
+    return call
+
+
+PLACEMENTS = {"2 -> 4": None, "4 -> 2": None, "4 -> 3": None, "tensor -> ZeRO": (1, 0), "ZeRO -> tensor": (0, 1),
+              "short rows": (1, 0)}  # fmt: skip
 """The axes along which DTensor cuts before and after, where it can do the case, or one like it."""
 
 
@@ -213,10 +295,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--mb", type=float, default=120.0, help="megabytes of the model (120)")
+    parser.add_argument("--big", action="store_true", help="1 GiB, beside memcpy alone")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each way (7)")
     parser.add_argument("--rate", help="of the cable between two hosts, in tc's words; else all are on this host")
     options = parser.parse_args(argv)
     meets = str(os.getpid())
-    words = [sys.executable, "-m", MODULE, "rank", str(options.mb)]
+    mb = GIB / 1e6 if options.big else options.mb
+    words = [sys.executable, "-m", MODULE, "rank", str(mb), str(int(options.big)), str(options.rounds)]
     if options.rate is None:
         found = found_here(words, RANKS, MODULE, PATIENCE, MEETS=meets)
     else:
@@ -224,15 +309,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ArgumentError(why)
         remove_stale()
         with hosts(options.rate) as names, tempfile.TemporaryDirectory() as place:
-            env = {"GLOO_SOCKET_IFNAME": CABLE, "PLACE": place, "MEETS": meets}
+            env = {"GLOO_SOCKET_IFNAME": CABLE, "TP_SOCKET_IFNAME": CABLE, "PLACE": place, "MEETS": meets}
             found = found_on(names, RANKS // 2, words, MODULE, PATIENCE, **env)
-    others = ("memcpy", "gather", "DTensor on hocket", "DTensor on Gloo", "files")
-    heading(("case", "moves, MB", "cable, MB", "least, MB", "hocket, ms", *(f"x {other}" for other in others)))
+    columns = ("case", "moves, MB", "cable, MB", "least, MB", "peak, MB", "hocket, ms")
+    heading((*columns, *(f"x {each}" for each in OTHERS)))
     for row in found:
         own = row["seconds"]["hocket"]
-        ratios = [f"{own / row['seconds'][other]:.2f}" if other in row["seconds"] else "" for other in others]
+        ratios = [f"{own / row['seconds'][other]:.2f}" if other in row["seconds"] else "" for other in OTHERS]
         cable = "" if row["cable"] is None else f"{row['cable'] / 1e6:.2f}"
-        print(f"| {row['case']} | {row['moves'] / 1e6:.1f} | {cable} | {row['crossing'] / 1e6:.2f} | {own * 1e3:.1f} "
+        print(f"| {row['case']} | {row['moves'] / 1e6:.1f} | {cable} | {row['crossing'] / 1e6:.2f} "
+              f"| {row['peak'] / 1e6:.1f} | {own * 1e3:.1f} "
               f"| {' | '.join(ratios)} |", flush=True)  # fmt: skip
     return 0
 

@@ -24,6 +24,8 @@ import hocket.ray
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 KINDS = ["numpy", "torch", "mixed"]
+for _ in range(2):
+    hocket.ray.register_transport()  # before a method is declared by its name
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -406,3 +408,83 @@ def test_the_example() -> None:
     done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=280)
     said = done.stdout + done.stderr
     assert done.returncode == 0 and "2 workers on hocket: the loss is 0." in said, said[-4000:]
+
+
+# --- tensors between actors (Ray Direct Transport)
+
+
+@ray.remote(num_cpus=0.1, max_concurrency=3)
+class Keeper:
+    """An actor whose tensors stay with it."""
+
+    @ray.method(tensor_transport="hocket")
+    def make(self, factor: float = 1.0) -> Any:
+        x = torch.arange(12.0).reshape(3, 4) * factor
+        more = {"bf16": x.to(torch.bfloat16), "zero": torch.tensor(5), "none": torch.empty(0, 3), "array": np.arange(3)}
+        return {"x": x, "turned": x.t(), "part": x[:, 1], "all": x[0].expand(2, 4), **more}
+
+    def sum(self, made: Any, factor: float = 1.0) -> float:
+        x = torch.arange(12.0).reshape(3, 4) * factor
+        assert torch.equal(made["x"], x) and torch.equal(made["turned"], x.t()) and torch.equal(made["part"], x[:, 1])
+        assert torch.equal(made["all"], x[0].expand(2, 4)) and torch.equal(made["bf16"], x.to(torch.bfloat16))
+        assert made["zero"].item() == 5 and made["none"].shape == (0, 3) and made["array"].tolist() == [0, 1, 2]
+        return float(made["x"].sum())
+
+    def offered(self) -> int:
+        from ray.experimental.rdt.util import get_tensor_transport_manager
+
+        return len(get_tensor_transport_manager("HOCKET")._offered)
+
+    def computes(self) -> None:
+        self.busy = True
+        end = time.monotonic() + 60
+        while self.busy and time.monotonic() < end:
+            pass
+        assert not self.busy
+
+    def ends(self) -> None:
+        self.busy = False
+
+
+@pytest.fixture
+def keepers(cluster: None) -> Iterator[Any]:
+    made = [Keeper.remote() for _ in range(3)]
+    yield made
+    for each in made:
+        ray.kill(each)
+
+
+def test_tensors_go_from_actor_to_actor_as_they_are(keepers: Any) -> None:
+    """Strided ones, too, several times, and to the actor itself; then they are freed."""
+    one, two, three = keepers
+    refs = [one.make.remote(factor) for factor in (1.0, 2.0)]
+    calls = [each.sum.remote(ref, factor) for ref, factor in zip(refs, (1.0, 2.0), strict=True) for each in keepers]
+    assert ray.get(calls, timeout=60) == [66.0] * 3 + [132.0] * 3
+    assert ray.get(three.sum.remote(two.make.remote()), timeout=60) == 66.0
+    assert float(ray.get(refs[0], timeout=60)["x"].sum()) == 66.0
+    assert ray.get(one.offered.remote(), timeout=60) == 2
+    del refs, calls
+    end = time.monotonic() + 20
+    while ray.get(one.offered.remote(), timeout=60) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert ray.get(one.offered.remote(), timeout=60) == 0
+
+
+def test_an_actor_that_computes_holds_up_nobody(keepers: Any) -> None:
+    one, two, _ = keepers
+    busy = one.computes.remote()
+    assert ray.get(two.sum.remote(one.make.remote(2.0), 2.0), timeout=60) == 132.0
+    ray.get([one.ends.remote(), busy], timeout=60)
+
+
+def test_an_actor_that_is_killed_is_an_error_where_its_tensors_are_used(keepers: Any) -> None:
+    one, two, three = keepers
+    refs = [one.make.remote() for _ in range(2)]
+    ray.wait(refs, num_returns=2, timeout=60)
+    assert ray.get(two.sum.remote(refs[0]), timeout=60) == 66.0
+    ray.kill(one)
+    time.sleep(1)
+    for each in (two, three):
+        with pytest.raises(ray.exceptions.RayError):
+            ray.get(each.sum.remote(refs[1]), timeout=60)
+    assert ray.get(two.sum.remote(three.make.remote()), timeout=60) == 66.0, "the others live"
