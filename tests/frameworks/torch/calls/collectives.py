@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from calls import checks
 from calls.checks import DTYPES, GLOO_DTYPES, MOVED_ONLY, OPS, check, equal, mine, shifted
+from hocket.torch.calls import quick
 
 
 @check
@@ -54,6 +55,27 @@ def allreduce_of_what_gloo_lacks() -> None:
     grad = torch.ones(3, requires_grad=True)
     dist.all_reduce(grad)
     assert grad.tolist() == [p] * 3 and grad.requires_grad
+
+
+@check
+def options_are_read_or_asked() -> None:
+    """All_reduce reads them where they lie, if that is known, and asks them else: both find the same."""
+    p, found = dist.get_world_size(), list[Any]()
+    try:
+        for known in (True, False):
+            assert quick.find(dist.AllreduceOptions if known else object) is known
+            found.append([])
+            for op in 3 * ["SUM", "AVG", "PRODUCT", "MIN", "MAX"]:  # again: the short way
+                for later in (False, True):
+                    x = torch.full((5,), dist.get_rank() + 1.0)
+                    work = dist.all_reduce(x, getattr(dist.ReduceOp, op), async_op=later)
+                    assert (work is not None) is later
+                    if later:
+                        work.wait()
+                    found[-1].append(x.tolist())
+    finally:
+        assert quick.find()
+    assert found[0] == found[1] and found[0][0] == [p * (p + 1) / 2] * 5
 
 
 @check
