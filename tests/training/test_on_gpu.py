@@ -8,8 +8,11 @@ import pytest
 
 from support.gpu import ranks as gpu_ranks
 
+STRIDES = (3, pytest.param(1, marks=pytest.mark.more))
+"""Each third case, or all."""
 CUPY = """
 from support.gpu import counted, loops
+loops.STRIDE = {stride}
 with hocket.init() as comm:
     comm.allreduce(counted.asarray(np.ones(1, np.float32)))
     loops.{which}(comm, counted.asarray, counted.ndarray.get)
@@ -19,24 +22,30 @@ say(done=True)
 """
 
 
-@pytest.mark.parametrize("which", ["everything", "full"])
-def test_arrays_of_a_namespace(which: str, built: Path, tmp_path: Path) -> None:
-    gpu_ranks.run(built, 2, CUPY.format(which=which), tmp_path, seconds=60)
+@pytest.mark.parametrize("stride", STRIDES)
+def test_arrays_of_a_namespace(stride: int, built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, 2, CUPY.format(which="everything", stride=stride), tmp_path, seconds=60)
+
+
+def test_memory_that_is_full_and_captures(built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, 2, CUPY.format(which="full", stride=1), tmp_path, seconds=60)
 
 
 TORCH = """
 import torch
 from support.gpu import counted, counted_torch, loops
 from support.faulty import wait_for
+loops.STRIDE = {stride}
 counted_torch.install()
 with hocket.init() as comm:
     comm.allreduce(counted_torch.place(np.ones(1, np.float32)))
     loops.everything(comm, counted_torch.place, counted_torch.read)
 counted.drain()
-wait_for(lambda: left().keys() <= {"streams"}, 20, "all but torch's streams is given back: a thread closes, too,")
+wait_for(lambda: left().keys() <= {{"streams"}}, 20, "all but torch's streams is given back: a thread closes, too,")
 say(done=True)
 """
 
 
-def test_tensors_of_torch(built: Path, tmp_path: Path) -> None:
-    gpu_ranks.run(built, 2, TORCH, tmp_path, seconds=60)
+@pytest.mark.parametrize("stride", STRIDES)
+def test_tensors_of_torch(stride: int, built: Path, tmp_path: Path) -> None:
+    gpu_ranks.run(built, 2, TORCH.format(stride=stride), tmp_path, seconds=60)
