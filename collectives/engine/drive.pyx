@@ -15,7 +15,7 @@ from libc.string cimport memset
 
 from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, call_waits, message, step_opens, was_away
 from hocket.collectives.engine.matching cimport matched_recv, probe
-from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
+from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, let_go, recv, reduce, send
 from hocket.collectives.plans.plan cimport (APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan,
                                             hk_weigh_learn, hk_weigh_next)
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core, Run,
@@ -177,6 +177,9 @@ cdef void weigh(Run* r) noexcept nogil:
 
 
 cdef inline int done(Core* e, Run* r) noexcept nogil:
+    cdef int rc = let_go(e, r, NULL, 0) if r.nlate else 1
+    if rc != 1:
+        return rc
     if r.weigh != NULL and r.came_first:
         hk_weigh_learn(r.weigh, r.way, hk_now() - r.came_first)
     return device_failed(e, r) if r.device != NULL and r.device.end(r.device, r) < 0 else DONE
