@@ -94,8 +94,8 @@ cdef int let_go(Core* e, Run* r, const char* at, size_t nbytes) noexcept nogil:
     return rc
 
 
-cdef inline int changes(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    """A message begins that changes what was sent from there."""
+cdef int changes(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """It is about to write where messages were sent from."""
     cdef int i, rc
     cdef size_t n
     for i in range(x.npieces):

@@ -19,12 +19,12 @@ class _Write(NamedTuple):
     piece: Piece
     step: int
     number: int
-    waits: bool
-    """A receive that begins with a message, which is behind all sends of its step; others write when they like."""
+    known: bool
+    """Is it known when it begins, and where it writes?  A reduction begins with each piece that comes."""
 
 
 def staying(steps: Sequence[Sequence[Instr]], cut: bool) -> tuple[set[int], set[int]]:
-    """The numbers of the sends whose memory stays until the plan ends, or one of these receives begins; and theirs.
+    """The numbers of the sends whose memory stays until the plan ends, or one of these writers begins; and theirs.
 
     cut: the plan runs in segments, so that its steps overlap; pieces that lie alike are cut alike.  Cost: n log n.
     """
@@ -34,8 +34,7 @@ def staying(steps: Sequence[Sequence[Instr]], cut: bool) -> tuple[set[int], set[
     for at, step in enumerate(steps):
         for instr in step:
             for piece in instr.dst or ():
-                waits = instr.kind == "recv" and not instr.after_sends
-                writes.setdefault(piece[0], []).append(_Write(piece, at, number, waits))
+                writes.setdefault(piece[0], []).append(_Write(piece, at, number, _is_known(instr)))
             if instr.kind == "send" and len(instr.peers) == 1 and sum(piece[2] for piece in instr.src or ()) >= LEAST:
                 sends.append((number, at, instr.src or ()))
             number += 1
@@ -60,6 +59,11 @@ def staying(steps: Sequence[Sequence[Instr]], cut: bool) -> tuple[set[int], set[
     return stay, change
 
 
+def _is_known(instr: Instr) -> bool:
+    same = instr.applied is None or (instr.applied.taken, instr.applied.made) == (None, None)
+    return instr.kind in ("recv", "copy", "apply") and not instr.after_sends and same
+
+
 def _meet(a: Piece, b: Piece) -> bool:
     return a[1] < b[1] + b[2] and b[1] < a[1] + a[2]
 
@@ -68,4 +72,4 @@ def _allows(piece: Piece, write: _Write, at: int, cut: bool) -> bool:
     """May a send in step `at` leave its memory as it is, though this writes there before or behind it?"""
     if cut and piece != write.piece:
         return False
-    return write.step < at or write.step > at and write.waits
+    return write.step < at or write.step > at and write.known

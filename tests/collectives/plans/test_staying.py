@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from hocket.collectives.plans.instr import OUT, SCRATCH, Instr, Piece
+from hocket.collectives.plans.instr import OUT, SCRATCH, Apply, Instr, Piece
 from hocket.collectives.plans.staying import LEAST, staying
+from hocket.kernels.dtypes import by_name
 
 N = LEAST
 
@@ -32,7 +33,10 @@ A, B, HALF = (OUT, 0, N), (OUT, N, N), (OUT, N // 2, N)
         ([[send(A)], [recv(HALF)]], False, {0}, {1}),
         ([[send(A)], [recv(HALF)]], True, set(), set()),
         ([[send(A)], [recv(A, kind="reduce")]], False, set(), set()),
-        ([[send(A)], [recv(A, kind="copy")]], False, set(), set()),
+        ([[send(A)], [recv(A, kind="copy")]], False, {0}, {1}),
+        ([[send(A)], [recv(A, kind="copy", after=True)]], False, set(), set()),
+        ([[send(A)], [recv(A, kind="apply")._replace(applied=Apply(0.5))]], True, {0}, {1}),
+        ([[send(A)], [recv(A, kind="apply")._replace(applied=Apply(made=by_name("float32")))]], True, set(), set()),
         ([[send(A), recv(A, after=True)]], False, set(), set()),
         ([[send(A), recv(A)]], False, set(), set()),
         ([[recv(A, kind="reduce")], [send(A)]], True, {1}, set()),
