@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import CROWDED, Findings, recurrence
 from hocket.observe.timeline import Timeline
 
+HEALED = re.compile(r"link to rank (\d{1,9}) (healed|flaps)")
 MOST = 4
 """Culprits that are named."""
 
@@ -55,7 +57,7 @@ def summary(findings: Findings) -> list[str]:
     without = sum(part for _, part in findings.blame.worst("core"))
     if waited and without >= CROWDED * waited:
         lines.append(f"For {seconds(without)} of it ranks had no core: their hosts have more to run than cores.")
-    return lines + _long_waits(findings) + _clocks(findings) + gaps(findings.timeline)
+    return lines + _healed(findings) + _long_waits(findings) + _clocks(findings) + gaps(findings.timeline)
 
 
 def sentence(findings: Findings, cause: Cause, part: float) -> str:
@@ -98,6 +100,33 @@ def _link(findings: Findings, cause: Cause) -> str:
         return f"{name} was slow at times (in its better half it carried {rate(each.rate)}, as others of its kind)"
     others = "others of its kind carry" if each.usual else "others' is not known"
     return f"{name} carried {rate(each.rate)} where {others} {rate(each.usual)}"
+
+
+def _healed(findings: Findings) -> list[str]:
+    """Links that broke and were made again, those that did so most often first (marks of transports/tcp/history.py)."""
+    timeline = findings.timeline
+    whats = [HEALED.fullmatch(name) for name in timeline.names]
+    rows = timeline.of("spans")
+    if not any(whats) or not len(rows):
+        return []
+    links: dict[tuple[int, int], list[float]] = {}
+    flap: set[tuple[int, int]] = set()
+    for row, rank in zip(rows, timeline.ranks(rows).tolist(), strict=True):
+        if (what := whats[int(row["name"])]) is None:
+            continue
+        link = rank, int(what[1])
+        if what[2] == "flaps":
+            flap.add(link)
+        else:
+            links.setdefault(link, []).append(float(row["end"] - row["begin"]) * 1e-9)
+    hosts, most = hosts_of(timeline), sorted(links.items(), key=lambda each: -len(each[1]))
+    lines = []
+    for (a, b), took in most[:MOST]:
+        line = f"The link from rank {a} to rank {b} broke {count(len(took), 'time')}"
+        ends = [printable(hosts.get(each, "")) for each in (a, b)]
+        flaps = f": it flaps, look at the cable between {ends[0]} and {ends[1]}" if (a, b) in flap else ""
+        lines.append(f"{line}, and was made again after {seconds(max(took))} at most{flaps}.")
+    return lines
 
 
 def _long_waits(findings: Findings) -> list[str]:

@@ -76,7 +76,9 @@ class Context:
     lost_after: float = 5.0
     """Seconds of silence after which another rank is lost."""
     check: bool = False
-    """Are all bytes to be checked that travel between hosts?"""
+    """Are all bytes to be checked that travel over TCP?"""
+    check_memory: bool = False
+    """And those that go through shared memory?"""
     congestion: str = "auto"
     """The congestion control of TCP between hosts: a control's name, auto or system."""
     streams: int = 0

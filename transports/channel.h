@@ -48,6 +48,9 @@ typedef struct hk_call {
     void *stream; /* for channels of GPU memory: the CUstream in whose order they use it; or NULL */
     int traffic;  /* a hint to senders: HK_ONE_WAY ... */
     uint32_t took; /* ns of the plan's call before, if that was timed: a sender may tell it; or 0 */
+    int stays;    /* for senders that are `late`: this message stays where it lies until `settled` is asked without this ... */
+    const char *changes; /* ... of what lies here, which is about to change; NULL: of all */
+    size_t nbytes;
 } hk_call;
 
 /* What stands at the head of an incoming channel. */
@@ -70,7 +73,8 @@ typedef struct hk_channel_ops {
     long (*send)(hk_channel *, const hk_call *, uint64_t length, uint64_t done, const void *src, size_t len);
     /* 1 when no byte taken by `send` still lies in the caller's memory (NULL: always so), 0 while some do, HK_LOST or
      * HK_FAULT when that will not change.  Asked when a message has been taken to its end, or in the middle (of what
-     * was taken so far), again and again until it is not 0: often nothing else is called meanwhile. */
+     * was taken so far), again and again until it is not 0: often nothing else is called meanwhile.  Who is `late` is
+     * asked with `stays` first, and once more without. */
     int (*settled)(hk_channel *, const hk_call *);
     /* Send one message to several peers with one write.  NULL where a transport cannot.
      * All or nothing; same results as `send`.  All are channels of one communicator, with this same function. */
@@ -103,6 +107,7 @@ struct hk_channel {
     const hk_channel_ops *ops;
     int fd;          /* to poll on when idle, or -1; may be set later, from any thread */
     short events;    /* to poll for, or 0 */
+    unsigned short late; /* 1: it may need what it has sent again, and heeds `stays`: it need not copy what stays */
     int error;       /* errno behind HK_LOST or HK_FAULT, or 0, */
     const char *words; /* ... and what happened, if that says more; or NULL */
     uint32_t *bell;  /* two words of this process, the same for all its channels: see hk_ring_bell in wait.h; or NULL */

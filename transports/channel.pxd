@@ -29,13 +29,16 @@ cdef extern from "transports/channel.h" nogil:
     struct hk_call:
         uint64_t tag
         void* stream
-        int traffic
+        int traffic, stays
         uint32_t took
+        const char* changes
+        size_t nbytes
 
     struct hk_channel:
         const hk_channel_ops* ops
         int fd
         short events
+        unsigned short late
         int error
         const char* words
         uint32_t* bell

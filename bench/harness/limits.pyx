@@ -128,6 +128,7 @@ def through(out, into, size_t nbytes):
     if buffer == NULL:
         raise MemoryError
     memset(&call, 0, sizeof(call))
+    call.stays = tx.late
     with nogil:
         while came < nbytes and (n >= 0 or n == HK_AGAIN):
             t0 = cpu()
@@ -147,6 +148,11 @@ def through(out, into, size_t nbytes):
             receiving += cpu() - t1
         if came == nbytes:
             n = rx.ops.consume(rx, &call, 0, 1)
+        t0 = cpu()
+        call.stays = 0
+        if tx.ops.settled != NULL and sent == nbytes:
+            tx.ops.settled(tx, &call)
+        sending += cpu() - t0
     free(buffer)
     if n < 0:
         raise ConnectionError("the channel has ended")

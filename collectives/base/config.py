@@ -72,7 +72,7 @@ def _word(text: str) -> str:
 
 
 def _check(text: str) -> str:
-    if text != "payload":
+    if text not in ("payload", "payload,shm"):
         raise ValueError
     return text
 
@@ -180,8 +180,9 @@ VARIABLES = (
              "how long a call may wait for other ranks"),
     Variable("HOCKET_LOST_AFTER", _lasting, f"seconds, from {SHORTEST:g}; inf or none: no limit", "5",
              "how long another host may be silent until its ranks are lost; the same on every rank"),
-    Variable("HOCKET_CHECK", _check, "payload, or nothing", "",
-             "check all bytes that travel over TCP: what is damaged on its way is sent again; the same on every rank"),
+    Variable("HOCKET_CHECK", _check, "payload; payload,shm; or nothing", "",
+             "check all bytes that travel over TCP: what is damaged on its way is sent again; with shm those of "
+             "messages through shared memory, too: an error; the same on every rank"),
     Variable("HOCKET_CONGESTION", _word, "auto, system, or a name of net.ipv4.tcp_available_congestion_control", "auto",
              "congestion control of TCP between hosts; auto: bbr, where a round trip is long and the system allows it"),
     Variable("HOCKET_STREAMS", _streams, "a number up to 16; 0: as many as pay, found while calls run", "0",

@@ -15,7 +15,7 @@ from libc.string cimport memset
 
 from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, call_waits, message, step_opens, was_away
 from hocket.collectives.engine.matching cimport matched_recv, probe
-from hocket.collectives.engine.instructions cimport apply, call, copy, device_failed, recv, reduce, send
+from hocket.collectives.engine.instructions cimport apply, call, changes, copy, device_failed, let_go, recv, reduce, send
 from hocket.collectives.plans.plan cimport (APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan,
                                             hk_weigh_done, hk_weigh_next)
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core, Run,
@@ -75,6 +75,8 @@ cdef int open_step(Core* e, Run* r) noexcept nogil:
             while st.piece < x.npieces and piece_length(x, &p[st.piece], k) == 0:
                 st.piece += 1
             if (x.kind == COPY and not x.after_sends) or x.kind == APPLY:
+                if x.changes and r.nlate:
+                    changes(e, r, x, st)            # an error is told again by what is sent next
                 began = hk_clock_now(&e.trace.clock) if e.trace != NULL else 0
                 if (copy(e, r, x, st) if x.kind == COPY else apply(e, r, x, st)) < 0:
                     return RAISED
@@ -176,6 +178,9 @@ cdef void weigh(Run* r) noexcept nogil:
 
 
 cdef inline int done(Core* e, Run* r) noexcept nogil:
+    cdef int rc = let_go(e, r, NULL, 0) if r.nlate else 1
+    if rc != 1:
+        return rc
     if r.weigh != NULL:
         hk_weigh_done(r.weigh, r.call.took != 0, r.way,
                       hk_now() - r.came_first if r.counts and r.came_first else 0)

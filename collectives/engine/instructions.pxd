@@ -11,6 +11,9 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil
 cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 
+cdef int changes(Core* e, Run* r, Instr* x, State* s) noexcept nogil    # before it writes where messages were sent from
+cdef int let_go(Core* e, Run* r, const char* at, size_t nbytes) noexcept nogil    # 1, 0: not yet, or an error
+
 cdef int call(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil

@@ -5,7 +5,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint64_t, uintptr_t
 
 from hocket.collectives.plans.plan cimport OUT, Instr, hk_weigh_hears
-from hocket.collectives.engine.run cimport (BLOCKED, DONE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
+from hocket.collectives.engine.run cimport (BLOCKED, DONE, LATE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
                                      hk_now, piece_length, residual, step_on, way_in, way_out)
 from hocket.collectives.recording.recorder cimport hk_clock_now
 from hocket.errors import TransportError
@@ -31,6 +31,9 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef long n
     cdef size_t left
     cdef char* at
+    r.call.stays = 0
+    if x.stays and ch.late and ops.settled != NULL and is_late(r, x.peers[0]):
+        r.call.stays = 1
     while s.done < s.total or not s.opened:
         left, at = 0, NULL
         if s.piece < x.npieces:
@@ -65,6 +68,45 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     return DONE
 
 
+cdef inline bint is_late(Run* r, int peer) noexcept nogil:
+    """Remember to let go of what this peer is sent.  False: there are too many."""
+    cdef int i
+    for i in range(r.nlate):
+        if r.late[i] == peer:
+            return True
+    if r.nlate == LATE:
+        return False
+    r.late[r.nlate] = peer
+    r.nlate += 1
+    return True
+
+
+cdef int let_go(Core* e, Run* r, const char* at, size_t nbytes) noexcept nogil:
+    """Memory that was sent is about to change: here, or (NULL) anywhere."""
+    cdef int i, n, rc = 1
+    r.call.stays, r.call.changes, r.call.nbytes = 0, at, nbytes
+    for i in range(r.nlate):
+        n = e.tx[r.late[i]].ops.settled(e.tx[r.late[i]], &r.call)
+        if n < 0:
+            r.culprit = r.late[i]
+        rc = min(rc, n)
+    r.call.changes = NULL
+    return rc
+
+
+cdef int changes(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
+    """It is about to write where messages were sent from."""
+    cdef int i, rc
+    cdef size_t n
+    for i in range(x.npieces):
+        n = piece_length(x, &x.dst[i], s.segment)
+        if n:
+            rc = let_go(e, r, r.base[x.dst[i].space] + x.dst[i].offset + <size_t>s.segment * x.segment, n)
+            if rc < 0:
+                return rc
+    return MOVED
+
+
 cdef inline int open_message(Run* r, int peer, hk_channel* ch, State* s, hk_view* v, size_t want) noexcept nogil:
     """Look at the head of the channel; the first time, prove that this message is ours."""
     cdef int n = ch.ops.peek(ch, &r.call, v, want)
@@ -95,6 +137,10 @@ cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
         rc = open_message(r, peer, ch, s, &v, 0)
         if rc != MOVED:
             return rc
+        if x.changes and r.nlate:
+            rc = changes(e, r, x, s)
+            if rc < 0:
+                return rc
         s.opened = True
         moved = MOVED
         if r.weigh != NULL:

@@ -88,6 +88,9 @@ cdef enum:                  # what advancing a run can say; errors are negative,
     BUSY = 3                # another thread's call is running, or some are queued: queue this one
 
 
+cdef enum: LATE = 4         # peers of a run whose sends need no copy where they stay
+
+
 cdef struct State:          # of one instruction, while its step is in flight
     size_t done, total      # bytes of the message
     size_t at               # ... within the piece
@@ -137,6 +140,7 @@ cdef struct Run:            # one execution of a plan
     DeviceOps* device       # of the arrays' memory; NULL: it is the host's
     Kernels kernels         # ... that run there
     void* meeting           # ... and the one which meets those of the other ranks; or NULL
+    int nlate, late[LATE]   # peers that may have to be sent again what lies in the memory of its sends
     bint waits              # the caller waits for it in this thread, so a library may block
     uint32_t matched        # send/recv: the bits by which tags are matched, EXACT or ANY_TAG; 0: messages are not matched
     int source              # ... the peer whose message it takes, or has taken; -1: not known yet
@@ -329,7 +333,8 @@ cdef inline void run_reset(Run* r, Plan plan) noexcept nogil:
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL
     r.meeting, r.count, r.weight, r.what = NULL, &plan.counts.count, 0, plan.what
     r.weigh = &plan.weigh if plan.weigh.warm else NULL
-    r.remaining = r.sends_left = r.nactive = 0
+    r.remaining = r.sends_left = r.nactive = r.nlate = r.call.stays = 0
+    r.call.changes = NULL
 
 
 cdef inline int run_init(Run* r, Plan plan) except -1:

@@ -46,6 +46,8 @@ cdef struct Instr:
     int npeers
     int* peers                      # REDUCE: in rank order
     int own                         # REDUCE: our operand's place among them, -1: we bring none
+    bint stays                      # SEND: its memory stays as it is until the end, or until ...
+    bint changes                    # ... RECV: this one's message begins; COPY, APPLY: it does
     bint after_sends                # may overwrite what this step's sends read: wait for them; COPY: while the step waits
     int npieces
     Piece* src

@@ -3,6 +3,7 @@
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free
 
+from hocket.collectives.plans.staying import staying
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu.reduce cimport find_apply, find_codec
 from hocket.transports.channel cimport HK_BOTH, HK_MOVED, HK_ONE_WAY, HK_READ, HK_REDUCED, HK_SLOTS, HK_WRITTEN
@@ -89,10 +90,12 @@ cdef class Plan:
         if not (self.steps and self.instrs and self.peer_pool and self.piece_pool and self.held_pool and self.dice_pool):
             raise MemoryError
         peers = pieces = held = rolled = 0
+        stay, change = staying(steps, segment > 0) if codec is None else (set(), set())
         for s, step in enumerate(steps):
             self.steps[s] = Step(i, len(step))
             for instr in step:
                 self._fill(i, instr, codec, &peers, &pieces, &held, &rolled)
+                self.instrs[i].stays, self.instrs[i].changes = i in stay, i in change
                 i += 1
 
     @property

@@ -295,6 +295,7 @@ def _world(
     context = Context(
         start.rank, start.size, session.key, job, reactor, _interface(session, settings), settings.ports, wait,
         start.mpi, settings.rdma, session.epoch, session.look, settings.lost_after, bool(settings.check),
+        settings.check.endswith("shm"),
         settings.congestion, settings.streams, settings.paths, settings.encrypt, session,
     )  # fmt: skip
     if settings.streams and "tcp" not in names:

@@ -28,19 +28,19 @@ from hocket.transports.tcp.tls_channels import TlsStreams
 from hocket.transports.tcp.transport import TcpTransport
 
 
-def rings(private: bool) -> Callable[[int], list[list[Side | None]]]:
+def rings(private: bool, checked: bool = False) -> Callable[[int], list[list[Side | None]]]:
     def sides(size: int) -> list[list[Side | None]]:
         windows = [Window(private=private) for _ in range(size)]
-        rings = [RingChannels(r, windows) for r in range(size)]
+        rings = [RingChannels(r, windows, None, checked) for r in range(size)]
         opened = [[(*rings[a].open(b, rings[b].offer()), (rings, windows)) for b in range(size)] for a in range(size)]
         return [[None if a == b else Side(*opened[a][b]) for b in range(size)] for a in range(size)]
 
     return sides
 
 
-def ring_pair(private: bool) -> Pair:
+def ring_pair(private: bool, checked: bool = False) -> Pair:
     def pair() -> tuple[Side, Side]:
-        table = rings(private)(2)
+        table = rings(private, checked)(2)
         return table[0][1], table[1][0]  # type: ignore[return-value]
 
     return pair
@@ -108,7 +108,8 @@ def reference(kind: type[Pipe] = Pipe) -> tuple[Side, Side]:
 
 
 PAIRS: dict[str, Pair] = {
-    "threads": ring_pair(private=True), "shm": ring_pair(private=False), "tcp": streams(tcp),
+    "threads": ring_pair(private=True), "shm": ring_pair(private=False),
+    "shm checked": ring_pair(private=False, checked=True), "tcp": streams(tcp),
     "socketpair": streams(socket.socketpair), "reference": reference, "tls": encrypted(),
     "tls renewed": encrypted(renew=5000),
 }  # fmt: skip
@@ -117,7 +118,7 @@ PAIRS: dict[str, Pair] = {
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Pair], None], name: str) -> None:
-    with memory_cannot_tell(law, name in ("threads", "shm", "reference")):
+    with memory_cannot_tell(law, name in ("threads", "shm", "shm checked", "reference")):
         law(PAIRS[name])
 
 

@@ -69,6 +69,16 @@ cdef extern from "transports/shm/send.h" nogil:
 cdef extern from "transports/shm/receive.h" nogil:
     const hk_channel_ops hk_consumer_ops
 
+cdef extern from "transports/shm/checked.h" nogil:
+    struct hk_checked_writer:
+        hk_channel base
+        hk_channel* under
+    struct hk_checked_reader:
+        hk_channel base
+        hk_channel* under
+    const hk_channel_ops hk_checked_writer_ops, hk_checked_reader_ops
+    void hk_checked_over(hk_channel*, const hk_channel_ops*, const hk_channel*)
+
 NO_MEMORY = HK_NO_MEMORY
 SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
 
@@ -107,7 +117,7 @@ cdef class RingChannels:
     """The rings of one communicator: this rank's block in its own window, and its readers' view of the peers' blocks.
 
     `windows[i]` is member i's window (None: not on this host), `rank` this rank's index among them.  `pids[i]`: of
-    members whose memory this process may read; NO_MEMORY: it may not.
+    members whose memory this process may read; NO_MEMORY: it may not.  checked: messages carry a check (checked.h).
     """
 
     cdef Window own
@@ -118,6 +128,8 @@ cdef class RingChannels:
     cdef hk_producer* producers
     cdef hk_consumer* consumers
     cdef Taker* takers
+    cdef hk_checked_writer* writers     # NULL: nothing is checked
+    cdef hk_checked_reader* readers
     cdef hk_shared_slots shared
     cdef readonly list blocks   # (offset, bytes, the NUMA node of who reads it) of its window that it has
     cdef bytes full         # why it could have no more, once that was so
@@ -126,7 +138,7 @@ cdef class RingChannels:
     cdef uint64_t far_moved, far_reduced
     cdef object weighed
 
-    def __cinit__(self, int rank, list windows, list pids=None):
+    def __cinit__(self, int rank, list windows, list pids=None, bint checked=False):
         cdef int i
         self.rank, self.size, self.windows = rank, len(windows), windows
         self.pids = pids or [NO_MEMORY] * self.size
@@ -140,6 +152,11 @@ cdef class RingChannels:
         self.takers = <Taker*>calloc(self.size, sizeof(Taker))
         if self.producers == NULL or self.consumers == NULL or self.takers == NULL:
             raise MemoryError
+        if checked:
+            self.writers = <hk_checked_writer*>calloc(self.size, sizeof(hk_checked_writer))
+            self.readers = <hk_checked_reader*>calloc(self.size, sizeof(hk_checked_reader))
+            if self.writers == NULL or self.readers == NULL:
+                raise MemoryError
         self.blocks = [(self.offset, HK_RINGS_BYTES(self.size), -1)]
         self.shared.count, self.shared.most = HK_FIRST_SHARED, HK_SHARED_SLOTS
         for i in range(HK_SHARED_SLOTS):
@@ -217,6 +234,12 @@ cdef class RingChannels:
         c.ring = <hk_ring*>(theirs.base + offset) + self.rank
         c.peer_bell = p.peer_bell
         c.base.bell = p.base.bell
+        if self.writers != NULL:
+            self.writers[peer].under, self.readers[peer].under = &p.base, &c.base
+            hk_checked_over(&self.writers[peer].base, &hk_checked_writer_ops, &p.base)
+            hk_checked_over(&self.readers[peer].base, &hk_checked_reader_ops, &c.base)
+            return (PyCapsule_New(&self.writers[peer].base, HK_CAPSULE, NULL),
+                    PyCapsule_New(&self.readers[peer].base, HK_CAPSULE, NULL))
         return PyCapsule_New(&p.base, HK_CAPSULE, NULL), PyCapsule_New(&c.base, HK_CAPSULE, NULL)
 
     def close(self):
@@ -244,6 +267,8 @@ cdef class RingChannels:
         free(self.producers)
         free(self.takers)
         free(self.consumers)
+        free(self.writers)
+        free(self.readers)
         for i in range(HK_SHARED_SLOTS):
             free(self.shared.reader[i])
             free(self.shared.until[i])

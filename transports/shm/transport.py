@@ -87,6 +87,7 @@ class ShmTransport:
         return {
             "boot": boot_id(), "path": self._listener.address[1], "token": window.token.hex(),
             "kept": window.token_address, "limit": address_limit(), "node": window.node,
+            "checks": self.context.check_memory,
         }  # fmt: skip
 
     def reach(self, offers: Sequence[Any]) -> list[str | None]:
@@ -135,6 +136,8 @@ class ShmTransport:
             return "that rank offers no shared memory"
         if offer["boot"] != boot_id():
             return "another host (boot ids differ)"
+        if offer.get("checks", False) != self.context.check_memory:
+            return "one of the two checks what comes through memory: HOCKET_CHECK must be the same on every rank"
         if not os.path.exists(offer["path"]):
             return f"same kernel, but its socket {offer['path']} is not visible here (another mount namespace)"
         return None
@@ -180,12 +183,14 @@ class ShmTransport:
         """For people: how long messages come from there."""
         window = self.windows[rank]
         at = "" if window is None or window.node < 0 else f"; slots that it reads lie on its NUMA node, {window.node}"
+        at += ", checked: CRC32C" if self.context.check_memory else ""
         if self.pids[rank] == NO_MEMORY:
             return f"copied twice, as the system does not let this process read that one's memory{at}"
         return f"that process's memory can be read{at}"
 
     def channels(self, name: str, index: int, members: Sequence[int]) -> RingChannels:
-        return RingChannels(index, [self.windows[r] for r in members], [self.pids[r] for r in members])
+        windows, pids = [self.windows[r] for r in members], [self.pids[r] for r in members]
+        return RingChannels(index, windows, pids, self.context.check_memory)
 
     def _shut_door(self) -> None:
         self._listener.close()

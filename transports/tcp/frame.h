@@ -26,6 +26,7 @@
 #define HK_FRAME_LONG 4096      /* a payload of so many bytes is long, */
 #define HK_FRAME_PADDED 64      /* ... and begins here in its frame, */
 #define HK_FRAME_PADDED_MORE 96 /* ... or here, as HK_FRAME_MORE says */
+#define HK_FRAME_ROOM 16        /* the first of the zeros before it, where something else may be said (kept.h) */
 #define HK_FRAME_MORE ((uint64_t)1 << 63)
 #define HK_FRAME_MAX ((uint64_t)1 << 46)
 

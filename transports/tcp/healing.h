@@ -32,12 +32,14 @@ typedef struct hk_line {
     int idle; /* it broke while nothing was on the way: it is made again when something is to be sent */
     int mute; /* the receiver's words do not go out any more: what has come is read all the same */
     struct hk_tls *tls; /* the connection's, or NULL */
+    char words[128];    /* of a connection's TLS, which goes with that */
     struct hk_record *record; /* of healing_checked.h, or NULL */
     uint32_t damaged; /* records of it */
     uint32_t serial;  /* of the connection: 1 is the first */
 } hk_line;
 
 typedef struct hk_healing_sender hk_healing_sender;
+typedef struct hk_healing_receiver hk_healing_receiver;
 /* Gives bytes: how many, or HK_AGAIN, HK_LOST, HK_FAULT.  No pieces: what it has taken before goes on its way, then 0. */
 typedef long hk_giver(hk_healing_sender *, struct iovec *, int pieces, int more);
 /* Gets bytes of the other direction: as a hk_reader. */
@@ -51,13 +53,15 @@ struct hk_healing_sender {
     hk_hearer *hear;
     char word[HK_WORD];
     size_t word_bytes; /* of the receiver's word, so far */
+    hk_healing_receiver *pair; /* of the other direction; or NULL */
 };
 
-typedef struct hk_healing_receiver {
+struct hk_healing_receiver {
     hk_receiver plain;
     hk_line line;
-    uint64_t got, told;
-} hk_healing_receiver;
+    uint64_t got, told, said; /* kept.h: hk_tell_due */
+    hk_healing_sender *pair;
+};
 
 /* Says a word against the stream: 1, HK_AGAIN (it says it later), or HK_LOST. */
 typedef int hk_teller(hk_healing_receiver *, const char word[HK_WORD]);
@@ -87,6 +91,13 @@ HK_ALWAYS_INLINE int hk_hear(hk_hearer *hear, hk_healing_sender *s) {
     }
 }
 
+/* Say in a message's head what has come the other way.  One thread at a time uses the two. */
+static inline void hk_say_in(hk_healing_sender *s, char *head, size_t bytes) {
+    if (s->pair == NULL || bytes == HK_FRAME_BYTES) return;
+    s->pair->said = s->pair->got;
+    hk_word_write(head + HK_FRAME_BYTES, s->pair->said);
+}
+
 HK_ALWAYS_INLINE long hk_keep_and_give(hk_giver *give, hk_hearer *hear, hk_healing_sender *s, const hk_call *call,
                                        uint64_t length, uint64_t done, const void *src, size_t len) {
     hk_sender *p = &s->plain;
@@ -95,6 +106,7 @@ HK_ALWAYS_INLINE long hk_keep_and_give(hk_giver *give, hk_hearer *hear, hk_heali
     if (done == 0 && !p->open) {
         p->header_bytes = p->header_left = hk_frame_write(p->header, call->tag, length, src);
         p->open = 1;
+        hk_say_in(s, p->header, p->header_bytes);
     }
     if (len > HK_SEND_PIECE) len = HK_SEND_PIECE;
     const size_t all = p->header_left + len;
@@ -120,10 +132,39 @@ HK_ALWAYS_INLINE long hk_keep_and_give(hk_giver *give, hk_hearer *hear, hk_heali
     hk_kept_add(&s->kept, header, of_header);
     p->header_left -= of_header;
     n -= (long)of_header;
-    hk_kept_add(&s->kept, (const char *)src, (size_t)n);
+    if (call->stays) hk_kept_name(&s->kept, (const char *)src, (size_t)n);
+    else hk_kept_add(&s->kept, (const char *)src, (size_t)n);
     if (p->header_left || (n == 0 && len)) return HK_AGAIN;
     if (done + (uint64_t)n == length) p->open = 0;
     return n;
+}
+
+/* What was sent is about to change in the caller's memory, perhaps.  Under the line's lock. */
+HK_ALWAYS_INLINE void hk_let_go(hk_hearer *hear, hk_healing_sender *s, const hk_call *call) {
+    if (s->kept.names == 0 || call->stays) return;
+    const int may_say = s->line.state == HK_LINE_OPEN && s->kept.sent - s->kept.acked >= HK_TELL;
+    if (may_say && hk_hear(hear, s) == HK_LOST) hk_line_breaks(&s->line, &s->plain.base);
+    hk_kept_fill(&s->kept, call->changes, call->nbytes);
+}
+
+static void hk_healing_forget(hk_channel *ch) {
+    hk_healing_sender *s = (hk_healing_sender *)ch;
+    pthread_mutex_lock(&s->line.lock);
+    hk_kept_fill(&s->kept, NULL, 0);
+    pthread_mutex_unlock(&s->line.lock);
+}
+
+/* A message has begun, perhaps, whose head says what the peer has. */
+static inline int hk_heard(hk_channel *ch, int rc) {
+    hk_healing_receiver *r = (hk_healing_receiver *)ch;
+    uint64_t got;
+    if (!r->plain.says) return rc;
+    r->plain.says = 0;
+    if (r->pair == NULL || !hk_word_read(r->plain.said, &got)) return rc;
+    pthread_mutex_lock(&r->pair->line.lock);
+    hk_kept_has(&r->pair->kept, got); /* it cannot?  Then the head was damaged */
+    pthread_mutex_unlock(&r->pair->line.lock);
+    return rc;
 }
 
 /* Give a new connection what is kept.  1: all of it; or HK_AGAIN, HK_LOST, HK_FAULT. */
@@ -166,7 +207,7 @@ HK_ALWAYS_INLINE long hk_get_and_tell(hk_reader *get, hk_teller *tell, hk_healin
         n = HK_AGAIN;
     }
     if (n > 0) r->got += (uint64_t)n;
-    if (n > 0 && hk_tell_due(r->got, r->told)) hk_tell(tell, r);
+    if (n > 0 && hk_tell_due(r->got, r->told, r->said)) hk_tell(tell, r);
     pthread_mutex_unlock(&r->line.lock);
     return n;
 }
@@ -207,9 +248,18 @@ static long hk_healing_send(hk_channel *ch, const hk_call *call, uint64_t length
     return n;
 }
 
+static int hk_healing_settled(hk_channel *ch, const hk_call *call) {
+    hk_healing_sender *s = (hk_healing_sender *)ch;
+    if (call->stays || hk_load32(&s->kept.names) == 0) return 1; /* they come by `send` alone */
+    pthread_mutex_lock(&s->line.lock);
+    hk_let_go(hk_socket_hear, s, call);
+    pthread_mutex_unlock(&s->line.lock);
+    return 1;
+}
+
 static int hk_healing_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     (void)call;
-    return hk_peek_by(hk_healing_read, ch, v, want);
+    return hk_heard(ch, hk_peek_by(hk_healing_read, ch, v, want));
 }
 
 static long hk_healing_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
@@ -217,7 +267,8 @@ static long hk_healing_recv(hk_channel *ch, const hk_call *call, void *dst, size
     return hk_recv_by(hk_healing_read, ch, dst, len);
 }
 
-static const hk_channel_ops hk_healing_sender_ops = {.send = hk_healing_send};
+static const hk_channel_ops hk_healing_sender_ops = {
+    .send = hk_healing_send, .settled = hk_healing_settled, .forget = hk_healing_forget};
 static const hk_channel_ops hk_healing_receiver_ops = {
     .peek = hk_healing_peek, .consume = hk_stream_consume, .recv = hk_healing_recv};
 

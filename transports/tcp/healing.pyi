@@ -4,7 +4,6 @@ from typing import Any
 class HealingStreams:
     send: Any
     recv: Any
-    words: bytes | None
     to_give: bool
     to_get: bool
     closed: bool

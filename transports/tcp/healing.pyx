@@ -63,6 +63,7 @@ cdef extern from "transports/tcp/healing_tls.h" nogil:
     struct iovec:
         pass
     struct hk_healing_sender
+    struct hk_healing_receiver
     ctypedef long hk_giver(hk_healing_sender*, iovec*, int, int) noexcept
     ctypedef long hk_hearer(hk_healing_sender*, void*, size_t) noexcept
     struct hk_healing_sender:
@@ -72,10 +73,12 @@ cdef extern from "transports/tcp/healing_tls.h" nogil:
         hk_giver* give
         hk_hearer* hear
         size_t word_bytes
+        hk_healing_receiver* pair
     struct hk_healing_receiver:
         hk_receiver plain
         hk_line line
         uint64_t got, told
+        hk_healing_sender* pair
     ctypedef int hk_teller(hk_healing_receiver*, const char*) noexcept
     int hk_kept_again(hk_kept*, uint64_t)
     int hk_give_again(hk_giver*, hk_healing_sender*)
@@ -107,10 +110,12 @@ cdef class HealingStreams:
     cdef bint encrypted, shut
     cdef readonly object send, recv     # capsules
     cdef object __weakref__
-    cdef public object words            # keeps the text of a loss
+    cdef list words                     # keeps the texts of losses
 
     def __cinit__(self, out, bint encrypted, int bell, bint checked=False, linger=None):
-        self.encrypted, self.out, self.linger = encrypted, out, linger
+        self.encrypted, self.out, self.linger, self.words = encrypted, out, linger, []
+        self.sender.pair, self.receiver.pair = &self.receiver, &self.sender
+        self.sender.plain.base.late = 1
         pthread_mutex_init(&self.sender.line.lock, NULL)
         pthread_mutex_init(&self.receiver.line.lock, NULL)
         self.sender.plain.base.ops = &hk_healing_tls_sender_ops if encrypted else &hk_healing_sender_ops
@@ -282,7 +287,8 @@ cdef class HealingStreams:
 
     def lost(self, str words, bint ours):
         """Our connection, or the peer's, will not come again."""
-        self.words = text = words.encode()
+        text = words.encode()
+        self.words.append(text)     # an engine may be reading an earlier one
         self.end(&self.sender.line if ours else &self.receiver.line,
                  &self.sender.plain.base if ours else &self.receiver.plain.base, text)
 

@@ -5,18 +5,25 @@
 #include "transports/tcp/healing.h"
 #include "transports/tcp/tls_channels.h"
 
+/* hk_tls_tell, whose words outlive the connection: another one may take its place before they are read. */
+static inline int hk_line_tell(hk_line *l, hk_channel *ch, int rc) {
+    hk_tls_tell(ch, l->tls, rc);
+    if (ch->words == l->tls->words) ch->words = memcpy(l->words, l->tls->words, sizeof l->words);
+    return rc;
+}
+
 /* The header and what follows it fill a record. */
 static long hk_tls_give(hk_healing_sender *s, struct iovec *v, int pieces, int more) {
     hk_tls *t = s->line.tls;
     const int flushed = hk_tls_flush(t, 0);
     size_t taken = 0;
-    if (flushed != 1) return hk_tls_tell(&s->plain.base, t, flushed);
+    if (flushed != 1) return hk_line_tell(&s->line, &s->plain.base, flushed);
     if (pieces == 2) {
         const size_t head = v[0].iov_len, room = HK_TLS_RECORD - head, n = v[1].iov_len < room ? v[1].iov_len : room;
         memcpy(t->first, v[0].iov_base, head);
         memcpy(t->first + head, v[1].iov_base, n);
         const long sealed = hk_tls_seal(t, t->first, head + n);
-        if (sealed < 0) return hk_tls_tell(&s->plain.base, t, (int)sealed);
+        if (sealed < 0) return hk_line_tell(&s->line, &s->plain.base, (int)sealed);
         taken = head + n;
         v++;
         v->iov_base = (char *)v->iov_base + n;
@@ -25,15 +32,15 @@ static long hk_tls_give(hk_healing_sender *s, struct iovec *v, int pieces, int m
     if (pieces) {
         const size_t n = v->iov_len < HK_TLS_PIECE - taken ? v->iov_len : HK_TLS_PIECE - taken;
         const long sealed = n ? hk_tls_seal(t, (const char *)v->iov_base, n) : 0;
-        if (sealed < 0) return hk_tls_tell(&s->plain.base, t, (int)sealed);
+        if (sealed < 0) return hk_line_tell(&s->line, &s->plain.base, (int)sealed);
         taken += n;
     }
-    return hk_tls_flush(t, more) == HK_LOST ? hk_tls_tell(&s->plain.base, t, HK_LOST) : (long)taken;
+    return hk_tls_flush(t, more) == HK_LOST ? hk_line_tell(&s->line, &s->plain.base, HK_LOST) : (long)taken;
 }
 
 static long hk_tls_hear(hk_healing_sender *s, void *to, size_t len) {
     const long n = hk_tls_unseal(s->line.tls, (char *)to, len);
-    return n > 0 ? n : hk_tls_tell(&s->plain.base, s->line.tls, (int)n);
+    return n > 0 ? n : hk_line_tell(&s->line, &s->plain.base, (int)n);
 }
 
 static int hk_tls_say(hk_healing_receiver *r, const char word[HK_WORD]) {
@@ -45,9 +52,9 @@ static int hk_tls_say(hk_healing_receiver *r, const char word[HK_WORD]) {
 }
 
 static long hk_tls_get(hk_receiver *r, void *dst, size_t len) {
-    hk_tls *t = ((hk_healing_receiver *)r)->line.tls;
-    const long n = hk_tls_unseal(t, (char *)dst, len < HK_TLS_PIECE ? len : HK_TLS_PIECE);
-    return n > 0 ? n : hk_tls_tell(&r->base, t, (int)n);
+    hk_line *const l = &((hk_healing_receiver *)r)->line;
+    const long n = hk_tls_unseal(l->tls, (char *)dst, len < HK_TLS_PIECE ? len : HK_TLS_PIECE);
+    return n > 0 ? n : hk_line_tell(l, &r->base, (int)n);
 }
 
 static long hk_healing_tls_read(hk_receiver *r, void *dst, size_t len) {
@@ -67,8 +74,8 @@ static long hk_healing_tls_send(hk_channel *ch, const hk_call *call, uint64_t le
 static int hk_healing_tls_settled(hk_channel *ch, const hk_call *call) {
     hk_healing_sender *s = (hk_healing_sender *)ch;
     int rc = 1;
-    (void)call;
     pthread_mutex_lock(&s->line.lock);
+    hk_let_go(hk_tls_hear, s, call);
     if (s->line.state == HK_LINE_OPEN) rc = hk_tls_flush(s->line.tls, 0);
     if (rc == HK_LOST) hk_line_breaks(&s->line, ch);
     pthread_mutex_unlock(&s->line.lock);
@@ -77,7 +84,7 @@ static int hk_healing_tls_settled(hk_channel *ch, const hk_call *call) {
 
 static int hk_healing_tls_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     (void)call;
-    return hk_peek_by(hk_healing_tls_read, ch, v, want);
+    return hk_heard(ch, hk_peek_by(hk_healing_tls_read, ch, v, want));
 }
 
 static long hk_healing_tls_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
@@ -85,7 +92,8 @@ static long hk_healing_tls_recv(hk_channel *ch, const hk_call *call, void *dst, 
     return hk_recv_by(hk_healing_tls_read, ch, dst, len);
 }
 
-static const hk_channel_ops hk_healing_tls_sender_ops = {.send = hk_healing_tls_send, .settled = hk_healing_tls_settled};
+static const hk_channel_ops hk_healing_tls_sender_ops = {
+    .send = hk_healing_tls_send, .settled = hk_healing_tls_settled, .forget = hk_healing_forget};
 static const hk_channel_ops hk_healing_tls_receiver_ops = {
     .peek = hk_healing_tls_peek, .consume = hk_stream_consume, .recv = hk_healing_tls_recv};
 

@@ -49,6 +49,8 @@ class History:
             now = Healed(was.times + 1, was.seconds + seconds, max(was.longest, seconds), latest)
             self.healed[rank] = now
         self._me.note(f"link to rank {rank} healed", now.times, seconds)
+        if now.flaps():
+            self._me.note(f"link to rank {rank} flaps", now.times, seconds)
         flaps = " (it flaps: look at the cable between the hosts)" if now.flaps() and not was.flaps() else ""
         level = logging.WARNING if flaps or now.times == 1 else logging.INFO
         log.log(level, "hocket: rank %d: the connection to rank %d broke, and is made again after %.3f s%s",

@@ -36,6 +36,8 @@ typedef struct hk_receiver {
     size_t head, tail; /* unread bytes of the stage */
     int open;
     uint64_t tag, length, left; /* of the open message; left: payload not yet consumed */
+    int says;                   /* its head had room ... */
+    char said[HK_FRAME_ROOM];   /* ... for this */
 } hk_receiver;
 
 /* What `errno` says: later, or never again. */
@@ -118,6 +120,8 @@ HK_ALWAYS_INLINE int hk_peek_by(hk_reader *read, hk_channel *ch, hk_view *v, siz
             return HK_FAULT;
         }
         if ((e = hk_stage_fill(r, before, read)) != 1) return e; /* the header is looked at again */
+        r->says = before > HK_FRAME_BYTES;
+        if (r->says) memcpy(r->said, r->stage + r->head + HK_FRAME_BYTES, HK_FRAME_ROOM);
         r->head += before;
         r->left = r->length;
         r->open = 1;

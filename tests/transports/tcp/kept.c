@@ -1,18 +1,23 @@
-/* kept.h in every order: a sender, a receiver and a connection between them that may break at any byte, in either direction.
+/* kept.h in every order: a sender, a receiver and a connection between them that may break at any byte, in either direction;
+ * and a stream the other way, whose heads may say what has come, and are read at any time later.
  *
  * The laws: what the receiver has is what was sent, in its order, each byte once; the ring is no larger than its bound; and
- * from every state all that is sent arrives, if the connection does not break for ever.  Each state is visited once. */
-enum { HK_KEPT_FIRST = 2, HK_KEPT_MOST = 4, HK_TELL = 2 };
+ * from every state all that is sent arrives, if the connection does not break for ever, though no head be read.  The
+ * caller's memory is read where it stays alone.  Each state is visited once. */
+enum { HK_KEPT_FIRST = 2, HK_KEPT_MOST = 4, HK_TELL = 2, HK_TELL_SURE = 3, HK_NAMES = 2 };
 #define HK_KEPT_MOST HK_KEPT_MOST
 #include "transports/tcp/kept.h"
 
 #include <stdio.h>
 
-enum { ALL = 12, CUTS = 3, AT_ONCE = 3, MANY = 1 << 20, NEXT = 64 };
+enum { ALL = 8, CUTS = 3, AT_ONCE = 3, MANY = 1 << 20, NEXT = 64 };
 
 typedef struct world {
     uint64_t sent, given, acked, got, told; /* the two ends */
     uint64_t arrives, words;                /* on the way: the stream up to here; the count of a word, or 0 */
+    uint64_t said, head;                    /* the latest count in a head; the one on the way, or 0 */
+    struct { uint64_t from, to; } name[HK_NAMES];
+    int names;
     int open, cuts, room;                   /* is there a connection? */
     char ring[HK_KEPT_MOST], held[ALL];
 } world;
@@ -26,12 +31,26 @@ static void must(int true_, const char *what) {
     exit(1);
 }
 
+static char memory[ALL]; /* the caller's: of what is named alone, as all else may have changed */
+
 static char byte(uint64_t i) { return (char)('a' + i); }
 
 static hk_kept kept(const world *w) {
-    hk_kept k = {w->room ? (char *)malloc((size_t)w->room) : NULL, (size_t)w->room, w->sent, w->given, w->acked};
+    hk_kept k = {w->room ? (char *)malloc((size_t)w->room) : NULL, (size_t)w->room, w->sent, w->given, w->acked, 0, {{0}}};
     if (w->room) memcpy(k.ring, w->ring, k.room);
+    memset(memory, '!', sizeof memory);
+    k.names = (uint32_t)w->names;
+    for (int i = 0; i < w->names; i++) {
+        k.name[i] = (hk_name){w->name[i].from, w->name[i].to, memory + w->name[i].from};
+        for (uint64_t at = w->name[i].from; at < w->name[i].to; at++) memory[at] = byte(at);
+    }
     return k;
+}
+
+static int named(const hk_kept *k, uint64_t at) {
+    for (uint32_t i = 0; i < k->names; i++)
+        if (k->name[i].from <= at && at < k->name[i].to) return 1;
+    return 0;
 }
 
 /* What may happen next is this. */
@@ -42,8 +61,19 @@ static void then(world w, hk_kept *k) {
         must(k->acked <= w.got, "what has not arrived is forgotten");
         w.sent = k->sent, w.given = k->given, w.acked = k->acked, w.room = (int)k->room;
         memset(w.ring, 0, sizeof w.ring);
-        if (k->room) memcpy(w.ring, k->ring, k->room);
-        for (uint64_t at = w.acked; at < w.sent; at++) must(w.ring[at & (k->room - 1)] == byte(at), "other bytes are kept");
+        memset(w.name, 0, sizeof w.name);
+        for (uint64_t at = w.acked; at < w.sent; at++) {
+            if (named(k, at)) continue;
+            must(k->ring[at & (k->room - 1)] == byte(at), "other bytes are kept");
+            w.ring[at & (k->room - 1)] = byte(at);
+        }
+        must(k->names <= HK_NAMES, "there are more names than places");
+        w.names = (int)k->names;
+        for (int i = 0; i < w.names; i++) {
+            must(k->name[i].to > w.acked, "what the peer has is still named");
+            must(k->name[i].at == memory + k->name[i].from, "a name is of another place");
+            w.name[i].from = k->name[i].from, w.name[i].to = k->name[i].to;
+        }
         free(k->ring);
     }
     found[nfound++] = w;
@@ -64,7 +94,7 @@ static void next(const world *from, int may_break) {
     if (w.open && w.got < w.arrives) { /* a byte comes */
         w.held[w.got] = byte(w.got);
         w.got++;
-        if (hk_tell_due(w.got, w.told)) {
+        if (hk_tell_due(w.got, w.told, w.said)) {
             char word[HK_WORD];
             hk_word_write(word, w.got);
             must(hk_word_read(word, &w.words), "a word is not read");
@@ -81,6 +111,7 @@ static void next(const world *from, int may_break) {
         must(w.acked == 0 || !hk_kept_again(&k, w.acked - 1), "bytes that are forgotten are promised");
         must(hk_kept_again(&k, w.got), "what the receiver got is refused");
         must(k.given == w.got, "it goes on elsewhere than where the receiver is");
+        must(k.names == 0, "a new connection is given what may change meanwhile");
         w.open = 1, w.told = w.arrives = w.got;
         then(w, &k);
     }
@@ -109,6 +140,30 @@ static void next(const world *from, int may_break) {
         }
         w.arrives = from->arrives + fits;
         hk_kept_add(&k, bytes, fits);
+        then(w, &k);
+        k = kept(from);
+        for (uint64_t i = 0; i < n; i++) memory[w.sent + i] = byte(w.sent + i);
+        hk_kept_free(&k, n);
+        hk_kept_name(&k, memory + w.sent, fits);
+        then(w, &k);
+    }
+    w = *from;
+    for (int i = 0; may_break && w.names && i <= w.names; i++) { /* its memory is to change: there, or anywhere */
+        const char *const at = i < w.names ? memory + w.name[i].from : NULL;
+        k = kept(&w);
+        hk_kept_fill(&k, at, 1);
+        must(at ? !named(&k, w.name[i].from) : k.names == 0, "what changes is still named");
+        then(w, &k);
+    }
+    if (may_break && w.got > w.said) { /* a head says what has come; the one before may not have been read */
+        w.head = w.said = w.got;
+        then(w, NULL);
+    }
+    w = *from;
+    if (may_break && w.head) { /* ... and is read; a sender does not count on it */
+        k = kept(&w);
+        must(hk_kept_has(&k, w.head), "a true head is refused");
+        w.head = 0;
         then(w, &k);
     }
     w = *from;

@@ -9,7 +9,7 @@ import pytest
 from hocket.control.reactor import Reactor
 from hocket.transports.base import Context
 from hocket.transports.tcp.offers import network_id
-from hocket.transports.tcp.transport import TcpTransport
+from hocket.transports.tcp.transport import HEALS, TcpTransport
 
 GOOD = {"host": "10.0.0.1", "port": 4000, "network": network_id(), "encrypts": False}
 
@@ -42,5 +42,19 @@ def test_any_offer_is_an_address_or_a_reason(encrypt: bool) -> None:
                 assert isinstance(host, str) and 0 < port < 65536 and transport.detail(1) is not None
                 taken += 1
         assert taken < 500
+    finally:
+        reactor.close()
+
+
+@pytest.mark.parametrize("heals", [None, 0, HEALS, HEALS + 1, "1"])
+def test_two_versions_bargain_or_say_what_differs(heals: object) -> None:
+    """Another version of what mends: streams that do not heal, at both ends.  Another HOCKET_CHECK: a reason."""
+    reactor = Reactor()
+    transport = TcpTransport(Context(0, 2, b"k" * 32, "job", reactor))
+    far = {**GOOD, "network": "elsewhere", **({} if heals is None else {"heals": heals})}
+    try:
+        assert transport.reach([None, far])[1] is None
+        assert (1 in transport.healing) == (heals == HEALS)
+        assert "HOCKET_CHECK must be the same" in str(transport.reach([None, {**far, "checks": True}])[1])
     finally:
         reactor.close()

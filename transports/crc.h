@@ -48,6 +48,23 @@ __attribute__((target("sse4.2"), noinline, unused)) static uint32_t hk_check_fas
 }
 #endif
 
+#ifdef __x86_64__
+__attribute__((target("sse4.2"), noinline, unused)) static uint32_t hk_crc_fast(uint64_t crc, const unsigned char *p, size_t n) {
+    uint64_t x;
+    for (; n >= 8; n -= 8, p += 8) memcpy(&x, p, 8), crc = _mm_crc32_u64(crc, x);
+    for (; n; n--) crc = _mm_crc32_u8((uint32_t)crc, *p++);
+    return (uint32_t)crc;
+}
+#endif
+
+/* One CRC32C of bytes that come in pieces: of the next `n`, after `crc` (at first ~0). */
+static inline uint32_t hk_crc_of(uint32_t crc, const void *p, size_t n) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("sse4.2")) return hk_crc_fast(crc, (const unsigned char *)p, n);
+#endif
+    return hk_crc_bytes(crc, (const unsigned char *)p, n);
+}
+
 /* The check of `n` bytes. */
 static inline uint32_t hk_check_of(const void *p, size_t n) {
 #ifdef __x86_64__
