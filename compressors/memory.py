@@ -80,7 +80,7 @@ def empty(like: Array, shape: Any, kind: str = "float32") -> Array:
 
 def alike(x: Array, shape: Any) -> Array:
     """Memory of the dtype of x where that lies."""
-    return empty(x, shape, dtype_of(x))
+    return np.empty(shape, x.dtype) if isinstance(x, np.ndarray) else empty(x, shape, dtype_of(x))
 
 
 def zeros(like: Array, shape: Any, kind: str = "float32") -> Array:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy
+
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer, describe
@@ -24,8 +26,10 @@ BLOCK, HEAD, TERMS = 128, 12, 64
 """Accumulators of a block, the bytes of its head, and those of the terms that an accumulator has room for, at least."""
 WORDS = {"float16": (2, -24), "bfloat16": (5, -149), "float32": (5, -149), "float64": (34, -1074)}
 """64-bit words of a number that holds the sum of more terms than there are, and the exponent of the last bit."""
-PRODUCTS = {"float16": (10, -298), "bfloat16": (10, -298), "float32": (10, -298), "float64": (67, -2148)}
-"""The same, of products with a factor of the dtype; of 16-bit floats with one of float32."""
+PRODUCTS = {"float16": (10, -350), "bfloat16": (10, -350), "float32": (10, -350), "float64": (67, -2148)}
+"""The same, of products with a float64 factor; other dtypes than float64 take one in the range of float32."""
+FACTORS = 2.0**-149, 2.0**128
+"""That range: its least, and what is too much."""
 PARTS = {"complex64": "float32", "complex128": "float64"}
 ADDED = (*WORDS, *PARTS)
 """Dtypes whose sums are rounded."""
@@ -43,11 +47,15 @@ def of(call: Call, how: Resolved, ask: Ask, size: int) -> Call:
     if how.function is not None or how.expression is not None or how.user is not None:
         raise ArgumentError("order='exact' takes sum, avg, premul_sum, min and max; for a function use order='rank'")
     if call.model.dtype.kind not in ("float", "complex"):
+        if call.exact is not None:
+            raise ArgumentError(f"axis=0 adds rows of {', '.join(ADDED)}, and with op='sum' of integers, not of {name}")
         return call
     if how.name == "prod":
         raise ArgumentError("order='exact' takes no op 'prod' of floats, whose products are rounded: use order='rank'")
     if any(b is not None and (b.device >= 0 or b.foreign) for b in (call.src, call.dst)):
         raise ArgumentError("order='exact' is for arrays in host memory, and x is on a GPU: copy it to the host first")
+    if how.before and name not in ("float64", "complex128") and not FACTORS[0] <= abs(how.before) < FACTORS[1]:
+        raise ArgumentError(f"premul_sum({how.before!r}) is out of float32's range: with order='exact' scale x before")
     if call.exact is not None and how.name not in ("sum", "avg", "premul_sum"):
         raise ArgumentError(f"axis=0 adds rows, and op={how.name!r} does not: combine the rows of x before the call")
     if how.name in ("min", "max"):
@@ -111,7 +119,7 @@ def without_whole_rows(x: Any, ask: Ask) -> tuple[Any, Ask]:
     if describe(x).dtype.kind not in ("int", "uint") or ask.op != "sum":
         return x, ask
     added_rows(describe(x))
-    return x.sum(0, dtype=x.dtype), ask._replace(axis=None)
+    return numpy.asarray(x.sum(0, dtype=x.dtype)), ask._replace(axis=None)
 
 
 def packing(call: Call) -> Codec | None:
@@ -127,5 +135,8 @@ def usual(call: Call) -> int:
 def added_rows(x: Buffer) -> Exact:
     """x's rows of axis 0 are addends, each of x.shape[1:]."""
     if not x.shape or not x.shape[0]:
-        raise ArgumentError(f"axis=0 adds rows, and x has none (shape {x.shape}); without an addend pass zeros")
+        raise ArgumentError(
+            f"axis=0 adds rows, and x has none (shape {x.shape}): each rank needs one; for a sum pass one of -0.0, "
+            "which adds nothing"
+        )
     return Exact("sum", x.shape[0], x.nbytes // x.shape[0])

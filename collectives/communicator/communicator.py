@@ -151,7 +151,7 @@ class Communicator(PointToPoint, Objects, Equality, Laned, Extending, Observing,
             raise ArgumentError("prepare: x is a number, which no call changes; give an array of one element")
         if op is None and reduces(collective):
             op = "sum"
-        order = "rank" if CONTRACTS[collective].ordered else order
+        order = "rank" if CONTRACTS[collective].ordered and order == "any" else order
         asked = Ask(collective, op, whole(root, "root"), algorithm=algorithm, order=order)
         return PreparedCollective(self, x, out, asked)
 

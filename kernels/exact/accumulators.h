@@ -91,9 +91,9 @@ static int AT(join_terms)(const hk_codec *c, u8 *out, const u8 *const *block, in
 }
 
 static void AT(encode_exact)(const hk_codec *c, void *to, const void *from, size_t count, double factor, hk_dice dice) {
+    const hk_mode mode = hk_mode_usual();
     (void)dice;
     const int real = hk_real(c);
-    const f64 by = real == HK_FLOAT64 ? factor : (f64)hk_small_factor(factor);
     const hk_terms terms = {(const u8 *)from, c->stride, NULL, c->rows, hk_real_width(real)};
     u8 *out = (u8 *)to;
     hk_pairs p;
@@ -101,12 +101,12 @@ static void AT(encode_exact)(const hk_codec *c, void *to, const void *from, size
     count *= hk_parts(c);
     for (size_t at = 0; at < count; at += HK_EXACT_BLOCK, out += c->nbytes) {
         const size_t n = count - at < HK_EXACT_BLOCK ? count - at : HK_EXACT_BLOCK;
-        AT(add_terms)(c, &p, &terms, at, n, by);
+        AT(add_terms)(c, &p, &terms, at, n, factor);
         if (!p.lost) {
             AT(put_pairs)(c, out, &p, n, (u32)terms.k);
             continue;
         }
-        if (by == 1 && hk_terms_fit(c, terms.k, real == HK_FLOAT64 ? 8 : 4)) {
+        if (factor == 1 && hk_terms_fit(c, terms.k, real == HK_FLOAT64 ? 8 : 4)) {
             AT(put_terms)(c, out, &terms, at, n);
             continue;
         }
@@ -114,9 +114,10 @@ static void AT(encode_exact)(const hk_codec *c, void *to, const void *from, size
             if (p.off[i] == 0)
                 hk_wide_of(&all[i], c, p.s[i], p.e[i]);
             else
-                hk_wide_terms(&all[i], c, &terms, at + i, by);
+                hk_wide_terms(&all[i], c, &terms, at + i, factor);
         hk_put_wide(c, out, all, n, (u32)terms.k);
     }
+    hk_mode_back(mode);
 }
 
 /* The pairs of a block; 0: it has terms, or wide numbers. */
@@ -155,6 +156,7 @@ HK_INLINE int AT(get_terms)(hk_pairs *p, const u8 *block, size_t n) {
 }
 
 static void AT(decode_exact)(const hk_codec *c, void *to, const void *from, size_t count, double factor) {
+    const hk_mode mode = hk_mode_usual();
     (void)factor;
     const int real = hk_real(c);
     const size_t width = hk_real_width(real);
@@ -185,6 +187,7 @@ static void AT(decode_exact)(const hk_codec *c, void *to, const void *from, size
                 hk_store_wide(c, divisor, out, at + i, &a);
             }
     }
+    hk_mode_back(mode);
 }
 
 /* Add blocks of doubles, or of floats, to p: 1; 0 if a sum loses something, or a block has more. */
@@ -235,6 +238,7 @@ HK_INLINE void AT(add_pairs)(hk_pairs *p, const u8 *const *block, int k, size_t 
 }
 
 static void AT(fold_exact)(const hk_codec *c, void *out, const void *const *in, int k, size_t count, hk_dice dice) {
+    const hk_mode mode = hk_mode_usual();
     (void)dice;
     const u8 *block[256];
     u8 *to = (u8 *)out;
@@ -272,4 +276,5 @@ static void AT(fold_exact)(const hk_codec *c, void *out, const void *const *in, 
         }
         for (int j = 0; j < k; j++) block[j] += next[j];
     }
+    hk_mode_back(mode);
 }

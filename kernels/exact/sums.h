@@ -14,6 +14,7 @@
 #define HOCKET_KERNELS_SUMS_H
 
 #include "kernels/cpu/codec.h"
+#include "kernels/exact/modes.h"
 #include "wide.h"
 
 enum { HK_EXACT_BLOCK = 128 };
@@ -237,11 +238,11 @@ HK_INLINE int AT(add_near)(const hk_codec *c, hk_pairs *restrict p, const hk_ter
 
 HK_INLINE void AT(add_terms)(const hk_codec *c, hk_pairs *p, const hk_terms *t, size_t at, size_t n, f64 factor) {
     f64 x[HK_EXACT_BLOCK], more[HK_EXACT_BLOCK];
-    const int real = hk_real(c);
+    const int real = hk_real(c), whole = real != HK_FLOAT64 && (f64)(f32)factor == factor;
     if (factor == 1 && AT(add_near)(c, p, t, at, n)) return;
     for (size_t j = 0; j < t->k; j++) {
         AT(load_doubles)(real, x, hk_term(t, j, at), n);
-        if (factor != 1 && real != HK_FLOAT64)
+        if (factor != 1 && whole)
             for (size_t i = 0; i < n; i++) x[i] *= factor; /* exact: 24 bits each */
         else if (factor != 1)
             for (size_t i = 0; i < n; i++) {
@@ -253,7 +254,7 @@ HK_INLINE void AT(add_terms)(const hk_codec *c, hk_pairs *p, const hk_terms *t, 
             AT(add_next)(p, x, n);
         else
             AT(add_first)(p, x, n);
-        if (factor != 1 && real == HK_FLOAT64) AT(add_next)(p, more, n);
+        if (factor != 1 && !whole) AT(add_next)(p, more, n);
     }
     AT(look_at)(p, n);
 }
@@ -307,6 +308,7 @@ HK_INLINE void AT(store_pairs)(const hk_codec *c, f64 divisor, u8 *out, const hk
 }
 
 static void AT(fold_sums)(const hk_codec *c, void *out, const void *const *in, int k, size_t count, hk_dice dice) {
+    const hk_mode mode = hk_mode_usual();
     (void)dice;
     const int real = hk_real(c);
     const hk_terms terms = {NULL, 0, in, (size_t)k, hk_real_width(real)};
@@ -335,11 +337,13 @@ static void AT(fold_sums)(const hk_codec *c, void *out, const void *const *in, i
             }
         memcpy(to + at * terms.width, room, n * terms.width);
     }
+    hk_mode_back(mode);
 }
 
 /* --- min and max */
 
 static void AT(fold_extremes)(const hk_codec *c, void *out, const void *const *in, int k, size_t count, hk_dice dice) {
+    const hk_mode mode = hk_mode_usual();
     (void)dice;
     const int real = hk_real(c), most = c->levels;
     const size_t width = hk_real_width(real);
@@ -353,4 +357,5 @@ static void AT(fold_extremes)(const hk_codec *c, void *out, const void *const *i
         }
         hk_store_real(real, (u8 *)out, i, best);
     }
+    hk_mode_back(mode);
 }

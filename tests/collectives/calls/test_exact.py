@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import re
 from typing import Any
 
@@ -46,7 +48,7 @@ def case(comm: Communicator, seed: int) -> None:
     x = addends(rng, dtype, (sum(rows), n), kind)
     if rng.random() < 0.3 and len(x):
         x[rng.integers(len(x))] = addends(rng, dtype, (n,), "normal")
-    factors = [float(np.float32(f)) for f in rng.choice([1 / 3, -2.0, 0.0, 1e-30, 1e30], size)]
+    factors = rng.choice([1 / 3, -2.0, 0.0, 0.1, 1e-30, 1e30], size).tolist()
     each = np.repeat(factors, rows).tolist() if op == "premul" else None
     begin = sum(rows[: comm.rank])
     mine = x[begin : begin + rows[comm.rank]]
@@ -96,7 +98,7 @@ def at_edges(comm: Communicator) -> None:
         k = TERMS // comm.size
         for n in (*[1] * 60, 24):
             x = edges(rng, dtype, n)
-            factor = float(np.float32(rng.choice([2.0**-100, 3 * 2.0**-100, -1e-30])))
+            factor = float(rng.choice([2.0**-100, 3 * 2.0**-100, -1e-30]))
             scaled = hocket.premul_sum(factor)
             for op, divisor, factors in (("sum", 1, None), ("avg", TERMS, None), (scaled, 1, [factor] * TERMS)):
                 algorithm = rng.choice(algorithms("allreduce", comm.size))
@@ -174,6 +176,32 @@ def test_long_vectors(size: int, transport: str) -> None:
     spread(long, size, transport)
 
 
+def upwards(comm: Communicator) -> None:
+    """The caller's thread rounds up, on one rank; and what is prepared is what was asked for."""
+    libm = ctypes.CDLL("libm.so.6")
+    mixed = np.array([1.0, 2.0**-60, 1.0, 2.0**-60])
+    mine = mixed[comm.rank :: comm.size, None].copy()
+    libm.fesetround(0x800 if comm.rank == 0 else 0)
+    try:
+        total = comm.allreduce(mine, order="exact", axis=0)
+        least = comm.allreduce(mine[0].copy(), "min", order="exact")
+        assert libm.fegetround() == (0x800 if comm.rank == 0 else 0)
+    finally:
+        libm.fesetround(0)
+    assert total[0] == 2.0 and least[0] == min(mixed[: comm.size])
+    x = np.array([[1e20], [1.0], [-1e20]][comm.rank % 3])
+    wanted, prepared = x.copy(), x.copy()
+    comm.scan(wanted, order="exact")
+    comm.prepare("scan", prepared, order="exact")()
+    assert wanted == prepared
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the rounding mode's number is x86's")
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_callers_rounding_and_prepared_calls(size: int) -> None:
+    spread(upwards, size, "threads")
+
+
 def bytes_on_the_wire(comm: Communicator) -> None:
     """Contributions are as long as ever; accumulators of usual data twice as long."""
     for dtype in ("float32", "float64"):
@@ -200,7 +228,10 @@ def refusals(comm: Communicator) -> None:
         "not float8_e5m2": lambda: comm.allreduce(np.zeros(3, "float8_e5m2"), order="exact"),
         "only axis=0 can be asked for": lambda: comm.allreduce(np.ones((2, 2)), order="exact", axis=1),
         "with order='exact' alone": lambda: comm.allreduce(np.ones((2, 2)), axis=0),
-        "without an addend pass zeros": lambda: comm.allreduce(np.ones((0, 2)), order="exact", axis=0),
+        "one of -0.0, which adds nothing": lambda: comm.allreduce(np.ones((0, 2)), order="exact", axis=0),
+        "with op='sum' of integers, not of bool": lambda: comm.allreduce(np.ones((2, 2), bool), order="exact", axis=0),
+        "integers, not of int64": lambda: comm.allreduce(np.ones((2, 2), np.int64), "avg", order="exact", axis=0),
+        "out of float32's range": lambda: comm.allreduce(x, hocket.premul_sum(1e39), order="exact"),
         "combine the rows of x before": lambda: comm.allreduce(np.ones((2, 2)), "max", order="exact", axis=0),
         "not one of 'any', 'rank' and 'exact'": lambda: comm.allreduce(x, order="exactly"),
         "takes one array": lambda: comm.allreduce([x], order="exact", axis=0),
