@@ -58,7 +58,7 @@ LISTED = {
 TRIAL = {"waits": 99, "to_host": 99999}
 """A communicator's first call on GPU arrays tries what the GPU can do."""
 STRIDE = 1
-"""Of the cases each of this number is tried."""
+"""The distance between cases that are tried."""
 SHAPES = {"a": (33, 7), "b": (130,), "c": (5, 3, 4), "d": (1,)}
 
 
