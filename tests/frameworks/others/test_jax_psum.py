@@ -384,7 +384,7 @@ try:
 except Exception as error:
     assert "rank 2 is gone" in str(error), error
 began = time.monotonic()
-hocket.jax.renew(f"127.0.0.1:{port + 1}", 2, rank)
+hocket.jax.renew(f"127.0.0.1:{sys.argv[4]}", 2, rank)
 assert gathered() == [0, 1], gathered()
 print("renewed", time.monotonic() - began < 3)
 """
@@ -392,7 +392,7 @@ print("renewed", time.monotonic() - began < 3)
 
 def test_renewal_in_the_same_processes() -> None:
     for rank, (out, err) in enumerate(plain(3, lambda rank: {}, RENEWING)[:2]):
-        assert out.split() == ["renewed", "True"], (rank, out + err)
+        assert out.split() == ["renewed", "True"], f"rank {rank}: {out}{err}"
 
 
 CTRL_C = """
@@ -543,14 +543,15 @@ except Exception as error:
 
 
 def plain(size: int, environment: Callable[[int], dict[str, str]], python: str = PLAIN) -> list[tuple[str, str]]:
-    """The output of processes of a program that never heard of hocket."""
-    with socket.socket() as free:
+    """The output of processes of a program that never heard of hocket; they are told two free ports."""
+    with socket.socket() as free, socket.socket() as other:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+        other.bind(("127.0.0.1", 0))
+        ports = [str(each.getsockname()[1]) for each in (free, other)]
     bare = {name: value for name, value in os.environ.items() if name not in (loading.FILE, loading.CHOICE)}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", python, str(rank), str(size), port], text=True,
+            [sys.executable, "-c", python, str(rank), str(size), *ports], text=True,
             env={**bare, "PYTHONPATH": PATH, "JAX_PLATFORMS": "cpu", **environment(rank)},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
