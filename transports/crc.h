@@ -48,21 +48,46 @@ __attribute__((target("sse4.2"), noinline, unused)) static uint32_t hk_check_fas
 }
 #endif
 
+/* The same of bytes that come in pieces, however they are cut: word `i` of 8 bytes goes into the CRC number i mod 3. */
+typedef struct hk_crc3 {
+    uint32_t crc[3];
+    uint32_t at; /* bytes behind the last 24 */
+} hk_crc3;
+
+static inline void hk_crc3_begin(hk_crc3 *c) { *c = (hk_crc3){{~0u, ~0u, ~0u}, 0}; }
+
+static inline void hk_crc3_slow(hk_crc3 *c, const unsigned char *p, size_t n) {
+    for (; n; n--, p++, c->at = (c->at + 1) % 24) c->crc[c->at / 8] = hk_crc_bytes(c->crc[c->at / 8], p, 1);
+}
+
 #ifdef __x86_64__
-__attribute__((target("sse4.2"), noinline, unused)) static uint32_t hk_crc_fast(uint64_t crc, const unsigned char *p, size_t n) {
-    uint64_t x;
-    for (; n >= 8; n -= 8, p += 8) memcpy(&x, p, 8), crc = _mm_crc32_u64(crc, x);
-    for (; n; n--) crc = _mm_crc32_u8((uint32_t)crc, *p++);
-    return (uint32_t)crc;
+__attribute__((target("sse4.2"), noinline, unused)) static void hk_crc3_fast(hk_crc3 *s, const unsigned char *p, size_t n) {
+    uint64_t a, b, c, x, y, z;
+    for (; n && s->at; n--, s->at = (s->at + 1) % 24) s->crc[s->at / 8] = _mm_crc32_u8(s->crc[s->at / 8], *p++);
+    for (a = s->crc[0], b = s->crc[1], c = s->crc[2]; n >= 24; n -= 24, p += 24) {
+        memcpy(&x, p, 8), memcpy(&y, p + 8, 8), memcpy(&z, p + 16, 8);
+        a = _mm_crc32_u64(a, x), b = _mm_crc32_u64(b, y), c = _mm_crc32_u64(c, z);
+    }
+    s->crc[0] = (uint32_t)a, s->crc[1] = (uint32_t)b, s->crc[2] = (uint32_t)c;
+    for (; n; n--, s->at++) s->crc[s->at / 8] = _mm_crc32_u8(s->crc[s->at / 8], *p++);
 }
 #endif
 
-/* One CRC32C of bytes that come in pieces: of the next `n`, after `crc` (at first ~0). */
-static inline uint32_t hk_crc_of(uint32_t crc, const void *p, size_t n) {
+static inline void hk_crc3_add(hk_crc3 *c, const void *p, size_t n) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("sse4.2")) return hk_crc_fast(crc, (const unsigned char *)p, n);
+    if (__builtin_cpu_supports("sse4.2")) {
+        hk_crc3_fast(c, (const unsigned char *)p, n);
+        return;
+    }
 #endif
-    return hk_crc_bytes(crc, (const unsigned char *)p, n);
+    hk_crc3_slow(c, (const unsigned char *)p, n);
+}
+
+static inline uint32_t hk_crc3_end(const hk_crc3 *c) {
+    hk_crc3 end;
+    hk_crc3_begin(&end);
+    hk_crc3_add(&end, c->crc, sizeof c->crc);
+    return ~(end.crc[0] ^ (end.crc[1] << 1 | end.crc[1] >> 31));
 }
 
 /* The check of `n` bytes. */

@@ -1,6 +1,6 @@
 /* Messages with a check of their bytes behind them, over any channel: what memory has damaged is an error.
  *
- * Behind each message that is not empty goes another one with its tag, of 8 bytes: the CRC32C of all its bytes (crc.h).  The
+ * Behind each message that is not empty goes another one with its tag, of 8 bytes: a check of all its bytes (crc.h).  The
  * reader is shown the last element when that has come and fits.  What came before may have been used by then; the run ends. */
 #ifndef HK_CHECKED_H
 #define HK_CHECKED_H
@@ -15,7 +15,7 @@ typedef struct hk_checked_writer {
     hk_channel base;
     hk_channel *under;
     uint64_t tag;
-    uint32_t crc;
+    hk_crc3 crc;
     int due; /* the check of the last message has not gone yet */
 } hk_checked_writer;
 
@@ -24,7 +24,7 @@ typedef struct hk_checked_reader {
     hk_channel *under;
     uint64_t tag, length, left; /* of the open message; left: below, and not taken yet */
     const char *shown;          /* the next of these, as peeked last */
-    uint32_t crc;
+    hk_crc3 crc;
     int open, right;
     size_t held, at;            /* of the last element, in `last` */
     char last[HK_CHECK_LAST];
@@ -39,7 +39,7 @@ static inline long hk_checked_as(hk_channel *ch, const hk_channel *under, long r
 static inline long hk_check_flush(hk_checked_writer *w) {
     if (!w->due) return 1;
     const hk_call call = {.tag = w->tag, .traffic = HK_ONE_WAY};
-    const uint64_t word = ~w->crc;
+    const uint64_t word = hk_crc3_end(&w->crc);
     const long n = w->under->ops->send(w->under, &call, HK_CHECK_BYTES, 0, &word, HK_CHECK_BYTES);
     if (n == HK_CHECK_BYTES) w->due = 0;
     return n == HK_CHECK_BYTES ? 1 : hk_checked_as(&w->base, w->under, n);
@@ -49,10 +49,10 @@ static long hk_checked_send(hk_channel *ch, const hk_call *call, uint64_t length
     hk_checked_writer *w = (hk_checked_writer *)ch;
     const long flushed = hk_check_flush(w);
     if (flushed != 1) return flushed;
-    if (done == 0) w->crc = ~0u;
+    if (done == 0) hk_crc3_begin(&w->crc);
     const long n = w->under->ops->send(w->under, call, length, done, src, len);
     if (n <= 0) return hk_checked_as(ch, w->under, n);
-    w->crc = hk_crc_of(w->crc, src, (size_t)n);
+    hk_crc3_add(&w->crc, src, (size_t)n);
     w->due = done + (uint64_t)n == length;
     w->tag = call->tag;
     if (w->due) hk_check_flush(w); /* now or later */
@@ -81,7 +81,7 @@ static inline int hk_checked_is_right(hk_checked_reader *r, const hk_call *call)
     if (rc != 1) return (int)hk_checked_as(&r->base, r->under, rc);
     if (v.length == HK_CHECK_BYTES && v.avail < HK_CHECK_BYTES) return HK_AGAIN;
     if (v.length == HK_CHECK_BYTES) memcpy(&word, v.data, sizeof word);
-    if (v.length != HK_CHECK_BYTES || v.tag != r->tag || word != (uint32_t)~r->crc) {
+    if (v.length != HK_CHECK_BYTES || v.tag != r->tag || word != hk_crc3_end(&r->crc)) {
         r->base.words = "bytes came damaged through shared memory, which HOCKET_CHECK has found: test this host's memory";
         return HK_FAULT;
     }
@@ -96,7 +96,8 @@ static int hk_checked_peek(hk_channel *ch, const hk_call *call, hk_view *v, size
         rc = r->under->ops->peek(r->under, call, v, 0);
         if (rc != 1) return (int)hk_checked_as(ch, r->under, rc);
         r->tag = v->tag, r->length = r->left = v->length;
-        r->crc = ~0u, r->right = 0, r->held = r->at = 0, r->open = 1;
+        hk_crc3_begin(&r->crc);
+        r->right = 0, r->held = r->at = 0, r->open = 1;
     }
     *v = (hk_view){r->tag, r->length, NULL, 0};
     if (want == 0 || r->length == 0) return 1;
@@ -109,7 +110,7 @@ static int hk_checked_peek(hk_channel *ch, const hk_call *call, hk_view *v, size
         if (v->avail) return 1;
         r->held = (size_t)r->left, r->left = 0;
         memcpy(r->last, v->data, r->held);
-        r->crc = hk_crc_of(r->crc, r->last, r->held);
+        hk_crc3_add(&r->crc, r->last, r->held);
         rc = r->under->ops->consume(r->under, call, r->held, 1);
         if (rc < 0) return (int)hk_checked_as(ch, r->under, rc);
     }
@@ -124,7 +125,7 @@ static int hk_checked_consume(hk_channel *ch, const hk_call *call, size_t len, i
     hk_checked_reader *r = (hk_checked_reader *)ch;
     int rc = 0;
     if (len && r->left) {
-        r->crc = hk_crc_of(r->crc, r->shown, len);
+        hk_crc3_add(&r->crc, r->shown, len);
         r->left -= len, r->shown += len;
         rc = r->under->ops->consume(r->under, call, len, 0);
     } else if (len) {
@@ -142,7 +143,7 @@ static long hk_checked_recv(hk_channel *ch, const hk_call *call, void *dst, size
     if (r->left) {
         n = hk_receive(r->under, call, dst, len < r->left ? len : (size_t)r->left, r->left);
         if (n < 0) return hk_checked_as(ch, r->under, n);
-        r->crc = hk_crc_of(r->crc, dst, (size_t)n);
+        hk_crc3_add(&r->crc, dst, (size_t)n);
         r->left -= (uint64_t)n;
         if (r->left) return n;
         r->last[0] = ((const char *)dst)[--n];
