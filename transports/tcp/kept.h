@@ -136,7 +136,7 @@ static inline int hk_kept_has(hk_kept *k, uint64_t count) {
     if (count > k->given) return 0;
     if (count > k->acked) k->acked = count;
     while (gone < k->names && k->name[gone].to <= k->acked) gone++;
-    k->names -= gone;
+    if (gone) hk_store32(&k->names, k->names - gone);
     if (gone) memmove(k->name, k->name + gone, k->names * sizeof *k->name);
     return 1;
 }
