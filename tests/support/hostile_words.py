@@ -26,7 +26,7 @@ from hocket.training import Client, Range, Rows, serve
 from hocket.training.server import views
 from hocket.training.server.shards import snapshots
 from hocket.training.server.shards.store import Change, Tables, What
-from hocket.training.server.tables import Layout
+from hocket.training.server.tables import Places
 from hocket.training.server.wire import messages as say
 from hocket.training.server.wire.frames import WORDS, Frame, framed, key_count
 
@@ -224,7 +224,7 @@ def seats(place: Path) -> Iterator[list[Made]]:
 @contextlib.contextmanager
 def kept(place: Path) -> Iterator[list[Made]]:
     """Snapshots: the folder of each has another one, which is whole."""
-    layout = Layout(TABLES, 1)
+    layout = Places(TABLES, 1)
     tables = Tables(layout, 0)
     tables.apply(Change(0, 0, np.arange(3), np.ones(12, np.float32)))
     place.chmod(0o700)
