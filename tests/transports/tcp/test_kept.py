@@ -37,7 +37,7 @@ LINES = {
     "what changes is copied before": ("else hk_kept_copy(k, x.from + has, x.at + has, all - has);", ""),
     "from where it is still lacking": ("x.from + has, x.at + has, all", "x.from + has, x.at, all"),
     "and no more of it is named": ("    hk_store32(&k->names, left);\n", ""),
-    "what the peer has is not named": ("    k->names -= gone;\n", ""),
+    "what the peer has is not named": ("    if (gone) hk_store32(&k->names, k->names - gone);\n", ""),
     "and the rest moves up": ("memmove(k->name, k->name + gone, k->names * sizeof *k->name);", "(void)0;"),
     "a new connection reads nothing of the caller's": ("    hk_kept_fill(k, NULL, 0);\n    return 1;", "    return 1;"),
     "what is free is what is not held": ("k->room - held < wanted ? k->room - held : wanted", "wanted"),
