@@ -108,13 +108,18 @@ class Decree:
         return [*HANDLERS[type(message)](self, by, message), *self._look()]
 
     def missing(self) -> list[int]:
-        """Whom this rank waits for: who has not called, as the leader sees it; else the leader."""
-        if self._lead is None and self._lacks is not None:
-            return list(self._lacks)
-        if self._lead is None:  # a leader that has called excludes who has not
-            return [*self._excludes.get(self.leader, (self.leader,))] if self.leader is not None else []
-        called = {*self._lead.promises, *self._excludes}
-        return [r for r in self._awaited(self._lead) if r not in called]
+        """Whom this rank waits for: who has not called, as the leader sees it; else the leader.
+
+        Never itself, though a leader may exclude this rank, or not have heard yet that it has called.
+        """
+        if self._lead is not None:
+            called = {*self._lead.promises, *self._excludes}
+            found = [r for r in self._awaited(self._lead) if r not in called]
+        elif self._lacks is not None:
+            found = [*self._lacks]
+        else:  # a leader that has called excludes who has not
+            found = [*self._excludes.get(self.leader, (self.leader,))] if self.leader is not None else []
+        return [r for r in found if r != self.rank]
 
     # --- the leader
 

@@ -198,6 +198,13 @@ def test_a_law_breaks_without_its_line(what: str) -> None:
     lines.must_break(decree, LINES[what], decree_simulator.simulate)
 
 
+def test_a_rank_does_not_wait_for_itself_though_the_leader_excludes_it() -> None:
+    one = Decree(1, range(3), 1)
+    list(one.take(1, Call()))
+    list(one.take(0, words.Excludes((1, 2)), 1))
+    assert one.leader == 0 and one.missing() == [2]
+
+
 def test_who_has_called_and_is_not_asked_yet_is_not_missing() -> None:
     """A rank that it excludes was heard first."""
     one = Decree(1, range(3), 1)
