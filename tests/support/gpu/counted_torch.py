@@ -95,7 +95,8 @@ def call(function: Any, args: Any, how: Any) -> Any:
         nbytes = own[0].numel() * own[0].element_size()
         with driver.device(0) as device:  # in stream order, and not waited for
             device.copy(own[0].data_ptr(), here[0].data_ptr(), nbytes, counted.current())
-        COPIED.append(here[0])
+        if getattr(here[0], "pinned_by_torch", False):
+            COPIED.append(here[0])
         return own[0]
     counted.settle()
     plain = {each: value for each, value in how.items() if not (each == "device" and "cuda" in str(value))}
@@ -133,9 +134,10 @@ def to(tensor: torch.Tensor, *where: Any, **how: Any) -> Any:
 
 
 def pinned(empty: Any, *shape: Any, pin_memory: bool = False, **how: Any) -> torch.Tensor:
-    """torch.empty, where no memory can be pinned."""
-    made: torch.Tensor = empty(*shape, **how)
-    return made
+    """torch.empty, where no memory can be pinned: it is marked."""
+    made: Any = empty(*shape, **how)
+    made.pinned_by_torch = pin_memory
+    return made  # type: ignore[no-any-return]
 
 
 class Stream(tensors.Stream):
