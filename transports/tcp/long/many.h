@@ -92,7 +92,6 @@ static void hk_many_listen(hk_many *m, int sends) {
 static void hk_many_begin(hk_many *m) {
     pthread_mutex_init(&m->lock, NULL);
     m->base.fd = m->epoll = m->at = -1;
-    m->base.late = 1;
 }
 
 /* Nobody learns anything any more.  May come twice. */
