@@ -320,9 +320,9 @@ class Link:
 
 
 def _silent(sock: socket.socket) -> float:
-    """Seconds since the other host's system has answered last; 0 where that is not known."""
+    """Seconds since anything came from the other host, an acknowledgement or bytes; 0 where that is not known."""
     if sock.family == socket.AF_UNIX:
         return 0.0
     with contextlib.suppress(OSError, struct.error):  # an emulator gives four bytes
-        return float(struct.unpack_from("I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 56)[0]) / 1000
+        return min(struct.unpack_from("2I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 52)) / 1000
     return 0.0

@@ -144,7 +144,6 @@ static int hk_many_place(hk_healing_sender *s, uint64_t number, const char *head
     const size_t framed = hk_frame_write(before, number, ahead + len, src), all = framed + ahead + len;
     int rc = hk_many_flush_line(s);
     if (rc != 1) return rc;
-    hk_say_in(s, before, framed);
     if (s->kept.sent - s->kept.acked >= 2 * HK_TELL || s->kept.sent - s->kept.acked + all > s->kept.room) {
         rc = hk_hear(s->hear, s);
         if (rc == HK_LOST) hk_line_breaks(&s->line, &s->plain.base);
@@ -236,7 +235,6 @@ static int hk_many_settled(hk_channel *ch, const hk_call *call) {
         hk_many_as(m, 0);
         return (int)hk_many_failed(m, 0, rc);
     }
-    first->ops->settled(first, call); /* of what went before the first piece */
     if (m->pending == 0) return 1;
     hk_many_listen(m, 1);
     const int rc = hk_many_flush(m);
@@ -368,13 +366,7 @@ static long hk_many_recv(hk_channel *ch, const hk_call *call, void *dst, size_t 
     return n;
 }
 
-static void hk_many_forget(hk_channel *ch) {
-    hk_channel *const first = ((hk_many *)ch)->stream[0];
-    first->ops->forget(first);
-}
-
-static const hk_channel_ops hk_many_sender_ops = {
-    .send = hk_many_send, .settled = hk_many_settled, .forget = hk_many_forget};
+static const hk_channel_ops hk_many_sender_ops = {.send = hk_many_send, .settled = hk_many_settled};
 static const hk_channel_ops hk_many_receiver_ops = {
     .peek = hk_many_peek, .consume = hk_many_consume, .recv = hk_many_recv};
 
