@@ -324,5 +324,6 @@ def _silent(sock: socket.socket) -> float:
     if sock.family == socket.AF_UNIX:
         return 0.0
     with contextlib.suppress(OSError, struct.error):  # an emulator gives four bytes
-        return min(struct.unpack_from("2I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 52)) / 1000
+        data, answer = struct.unpack_from("2I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 52)
+        return float(min(data, answer)) / 1000
     return 0.0
