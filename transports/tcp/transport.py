@@ -181,24 +181,28 @@ class TcpTransport:
     def _on_stream(self, stream: Any, link: Connection, hello: Hello) -> None:
         key = hello.rank, hello.purpose
         lead, number = lead_of(key)
-        group = self.groups.get(lead)
-        if number and group is not None:
+        with self._lock:  # whoever opens the group takes what has arrived before, under this lock
+            group = self.groups.get(lead) if number else None
+            if group is None:
+                self._arrives(stream, link, key)
+        if group is not None:
             mark(link, self._priorities.get(lead, 0))
             group.arrives(number, stream)
+
+    def _arrives(self, stream: Any, link: Connection, key: tuple[int, str]) -> None:
+        lead, number = lead_of(key)
+        if number and lead in self._over:
+            link.close()
             return
-        with self._lock:
-            if number and lead in self._over:
-                link.close()
-                return
-            channels, priority = self._waiting.pop(key, (None, 0))
-            if channels is not None:
-                mark(link, priority)
-                channels.receive_from(stream)
-            elif not self._closed and key not in self._arrived and key not in self._too_late:
-                self._arrived[key] = stream, link
-            else:
-                self._too_late.pop(key, None)
-                link.close()
+        channels, priority = self._waiting.pop(key, (None, 0))
+        if channels is not None:
+            mark(link, priority)
+            channels.receive_from(stream)
+        elif not self._closed and key not in self._arrived and key not in self._too_late:
+            self._arrived[key] = stream, link
+        else:
+            self._too_late.pop(key, None)
+            link.close()
 
     def takes(self, stream: Any, link: Connection, key: tuple[int, str]) -> bool:
         """A stream's second connection has come before the channels were opened.  False: they have been closed."""

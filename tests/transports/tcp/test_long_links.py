@@ -20,7 +20,8 @@ from hocket.system.namespaces.hosts import on, refusal
 WHY_NOT = refusal("100mbit")
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "")
 CALLS = """
-import resource, sys, time
+import faulthandler, resource, time
+faulthandler.dump_traceback_later({seconds}, exit=True)
 import numpy as np, hocket
 if {files}:
     resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))
@@ -66,8 +67,8 @@ class Ranks:
         while times and (line := out.readline()):
             times -= line.startswith(word)
 
-    def ended(self, seconds: float = 60) -> list[tuple[str, str]]:
-        ends = [each.communicate(timeout=seconds) for each in self.processes]
+    def ended(self) -> list[tuple[str, str]]:
+        ends = [each.communicate() for each in self.processes]
         assert [each.returncode for each in self.processes] == [0, 0], ends
         return ends
 
@@ -80,10 +81,12 @@ class Ranks:
 
 @contextlib.contextmanager
 def job(
-    link: Link, calls: int, nbytes: int, cables: int = 1, control: str = "", files: int = 0, **env: str
+    link: Link, calls: int, nbytes: int, cables: int = 1, control: str = "", files: int = 0, seconds: int = 60, **env: str
 ) -> Iterator[tuple[list[str], Ranks]]:
+    """A rank that takes longer than `seconds` ends, and prints where it was."""
+    source = CALLS.format(calls=calls, nbytes=nbytes, files=files, seconds=seconds)
     with tempfile.TemporaryDirectory(prefix="wire-") as folder, bed(link, cables, control) as names:
-        ranks = Ranks(names, pathlib.Path(folder), CALLS.format(calls=calls, nbytes=nbytes, files=files), env)
+        ranks = Ranks(names, pathlib.Path(folder), source, env)
         try:
             yield names, ranks
         finally:
@@ -134,8 +137,8 @@ def test_losses_do_not_bind() -> None:
     found = {}
     for name, env in {"auto": {}, "system": {"HOCKET_CONGESTION": "system"},
                       "one": {"HOCKET_CONGESTION": "system", "HOCKET_STREAMS": "1"}}.items():  # fmt: skip
-        with job(link, 2 if name == "one" else 8, nbytes, control="reno", **env) as (_, ranks):
-            out = ranks.ended(180)[0][0]
+        with job(link, 2 if name == "one" else 8, nbytes, control="reno", seconds=180, **env) as (_, ranks):
+            out = ranks.ended()[0][0]
             found[name] = min(times(out)), out
     assert found["system"][0] < found["one"][0] / 2.5 and "streams" in found["system"][1], found
     if "bbr" in found["auto"][1]:
@@ -146,7 +149,7 @@ def test_losses_do_not_bind() -> None:
 def test_a_full_window_does_not_bind() -> None:
     found = {}
     for streams in ("1", "0"):
-        with job(Link("1gbit", 0.05, 0, 9000), 10, 64_000_000, HOCKET_STREAMS=streams) as (_, ranks):
-            out = ranks.ended(180)[0][0]
+        with job(Link("1gbit", 0.05, 0, 9000), 10, 64_000_000, seconds=180, HOCKET_STREAMS=streams) as (_, ranks):
+            out = ranks.ended()[0][0]
             found[streams] = sorted(times(out))[2], out
     assert found["0"][0] < found["1"][0] / 1.2 and "the window was full" in found["0"][1], found

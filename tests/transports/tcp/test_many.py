@@ -20,6 +20,7 @@ from hocket.conformance.ends import End
 from hocket.system.tls import KEY, Tls
 from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.long.many import ManyStreams
+from support import jobs
 
 TAG = 5
 
@@ -223,3 +224,31 @@ def test_a_piece_that_is_longer_than_the_rest_of_its_message_is_refused(more: in
         recv = Instr("recv", [0], dst=ends.pieces(1, 100, 1))
         assert End(1, [both.side(1), None]).run(recv, tag=TAG, target=room[:100], timeout=5) == how
         assert not room[100:].any()
+
+
+EARLY = """
+import threading, time
+import numpy as np, hocket
+from hocket.transports.tcp import transport
+transport.HEALS_INSIDE = True
+get, lead_of, comes = transport.Groups.get, transport.lead_of, threading.Event()
+def number_of(key):
+    lead, number = lead_of(key)
+    if number:
+        comes.set()
+    return lead, number
+def slow(self, key):
+    found = get(self, key)
+    time.sleep(0.2 if comes.is_set() and not found else 0.0)
+    return found
+transport.lead_of, transport.Groups.get = number_of, slow
+with hocket.init(transport="tcp") as comm:
+    assert comm.rank == 0 or comes.wait(3)
+    x = np.full(1_000_000, comm.rank, np.float32)
+    assert (comm.allreduce(x, timeout=3) == 1).all()
+"""
+
+
+def test_a_stream_that_comes_while_its_channels_are_opened_is_used() -> None:
+    """One that was forgotten held up all later messages, whose pieces it carried."""
+    jobs.run(2, EARLY, 30, HOCKET_STREAMS="4")

@@ -92,6 +92,7 @@ static void hk_many_listen(hk_many *m, int sends) {
 static void hk_many_begin(hk_many *m) {
     pthread_mutex_init(&m->lock, NULL);
     m->base.fd = m->epoll = m->at = -1;
+    m->base.late = 1;
 }
 
 /* Nobody learns anything any more.  May come twice. */
@@ -235,6 +236,7 @@ static int hk_many_settled(hk_channel *ch, const hk_call *call) {
         hk_many_as(m, 0);
         return (int)hk_many_failed(m, 0, rc);
     }
+    first->ops->settled(first, call); /* of what went before the first piece, and stays where it lies */
     if (m->pending == 0) return 1;
     hk_many_listen(m, 1);
     const int rc = hk_many_flush(m);
@@ -366,7 +368,13 @@ static long hk_many_recv(hk_channel *ch, const hk_call *call, void *dst, size_t 
     return n;
 }
 
-static const hk_channel_ops hk_many_sender_ops = {.send = hk_many_send, .settled = hk_many_settled};
+static void hk_many_forget(hk_channel *ch) {
+    hk_channel *const first = ((hk_many *)ch)->stream[0];
+    first->ops->forget(first);
+}
+
+static const hk_channel_ops hk_many_sender_ops = {
+    .send = hk_many_send, .settled = hk_many_settled, .forget = hk_many_forget};
 static const hk_channel_ops hk_many_receiver_ops = {
     .peek = hk_many_peek, .consume = hk_many_consume, .recv = hk_many_recv};
 
