@@ -81,7 +81,8 @@ class Ranks:
 
 @contextlib.contextmanager
 def job(
-    link: Link, calls: int, nbytes: int, cables: int = 1, control: str = "", files: int = 0, seconds: int = 60, **env: str
+    link: Link, calls: int, nbytes: int, cables: int = 1, control: str = "", files: int = 0, seconds: int = 60,
+    **env: str,
 ) -> Iterator[tuple[list[str], Ranks]]:
     """A rank that takes longer than `seconds` ends, and prints where it was."""
     source = CALLS.format(calls=calls, nbytes=nbytes, files=files, seconds=seconds)
