@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import json
 import os
+import pathlib
 import random
 import signal
 import statistics
@@ -90,6 +91,7 @@ def job(
         finally:
             for host in range(len(names)):
                 at.plug(host)  # type: ignore[union-attr]
+        wrong += _accounts(trial.directory) if wrong else []
         times = measured(story)
         for rank in trial.living():
             trial.signal(rank, signal.SIGKILL)
@@ -98,6 +100,12 @@ def job(
         left = [each for each in trial.left() if not any(word in each for word in excused)]
     lived = f"{life}, two clocks" if trial.clocks else life
     return wrong + [f"left behind: {each}" for each in left], lived, story.counts, times
+
+
+def _accounts(directory: str) -> list[str]:
+    """The latest accounts of what ranks did last."""
+    files = sorted(pathlib.Path(directory).glob("**/hocket-events-*/*.txt"), key=lambda each: each.stat().st_mtime)
+    return [f"{each.name}:\n{each.read_text()}" for each in files[-2:]]
 
 
 def worker(options: argparse.Namespace) -> dict[str, Any]:
