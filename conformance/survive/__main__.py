@@ -87,7 +87,7 @@ def job(
             wrong += story.end()
             wrong += story.deed if wrong else []
         except Wrong as why:
-            wrong += [str(why), *story.laws()]
+            wrong += [str(why), *story.laws(), *story.deed]
         finally:
             for host in range(len(names)):
                 at.plug(host)  # type: ignore[union-attr]
