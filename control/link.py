@@ -72,6 +72,8 @@ ENDED = "its process ended (control connection closed)"
 NONSENSE = "it sent bytes that are not a control message"
 HAS = "has"
 """The one key of the message that says how many have come (protocol/kept.py)."""
+OVER = "over"
+"""The one key of the message that says why the other end, that was asked to go on with another connection, does not."""
 ALTERED = "a control message with a wrong MAC came: somebody between the ranks alters messages"
 
 
@@ -289,6 +291,9 @@ class Link:
                 for packed in self._kept.has(int(message[HAS])):
                     self._put(packed)
                 continue
+            if self._kept is not None and message.keys() == {OVER}:
+                self._end(str(message[OVER]))
+                return
             if self._kept is not None and self._kept.gets():
                 self._put(encode({HAS: self._kept.says()}))
             self._reactor.guard(lambda m=message: self.on_message(m))  # type: ignore[misc]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hocket.control.handshake import Hello
-from hocket.control.link import LIMIT, Link, Once, Packed, encode
+from hocket.control.link import LIMIT, OVER, Link, Once, Packed, encode
 from hocket.control.mending import Mending, Way
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.coordinator import Coordinator, Unexpected
@@ -25,6 +25,7 @@ from hocket.errors import ArgumentError
 log = logging.getLogger("hocket.control")
 FIRST_WORD = 10.0  # seconds in which a proven connection says who it is
 FIRST_BYTES = 32 << 10  # of that word
+LAST_WORD = 1.0  # seconds in which a rank that was given up hears it
 
 
 class Links:
@@ -64,8 +65,15 @@ class Links:
         """Another connection of this rank has come.  On the reactor's thread."""
         if link := self._links.get(rank):
             link.again(sock)
-        else:
+            return
+        how = self.coordinator.members.gone.lost.get(rank)
+        if how is None:
             sock.close()
+            return
+        refusal = Link(self._reactor, sock)  # without a word it would come again, for ever
+        refusal.send({OVER: f"it has given this rank up: {how}"})
+        refusal.start()
+        self._reactor.later(LAST_WORD, refusal.close)
 
     def late(self) -> None:
         """Rank 0's time to wait for the others is over."""

@@ -115,10 +115,10 @@ class Session(ABC):
         """Let all ranks open this transport, whatever they are doing: each owner hears of it, once."""
         self.send(say.Open(transport))
 
-    def look(self) -> None:
-        """Raise PeerLostError if a rank was lost.  For waits for other ranks while all meet."""
-        if self.gone.lost:
-            raise self._loss("the meeting of the ranks")
+    def look(self, *ranks: int) -> None:
+        """Raise PeerLostError if one of these ranks was lost; by default any, for waits while all meet."""
+        if self.gone.lost.keys() & ranks if ranks else self.gone.lost:
+            raise self._loss("the connection" if ranks else "the meeting of the ranks")
 
     def take(self, message: say.Message | say.Ended) -> None:
         """This came from the coordinator."""

@@ -71,8 +71,9 @@ class Context:
     epoch: int = 0
     """Tells this session from former ones of the job: in every hello."""
 
-    look: Callable[[], object] = lambda: None
-    """Called now and then by who waits for a peer in `reach`: raises PeerLostError once a rank was lost."""
+    look: Callable[..., object] = lambda *ranks: None
+    """Called now and then by who waits for a peer: raises PeerLostError once one of these ranks was lost, by default
+    any."""
     lost_after: float = 5.0
     """Seconds of silence after which another rank is lost."""
     check: bool = False

@@ -265,7 +265,7 @@ class Mender:
 
         def alive() -> None:
             look()
-            me.look()
+            me.look(rank)  # others may have been lost: members of an elastic job live on
 
         alive()
         hello = me.hello(prefix + purpose[4:], rank)
@@ -312,7 +312,7 @@ class Mender:
 
         def ask() -> None:
             with contextlib.suppress(Error):
-                self.control_ask(rank, ATTEMPT, self._me.look)
+                self.control_ask(rank, ATTEMPT, partial(self._me.look, rank))
 
         if session is not None and rank == 0:
             reactor.soon(lambda: session.asked(rank))

@@ -270,7 +270,7 @@ class TcpTransport:
         priority = self._priorities.get(group.key, 0)
 
         def look() -> None:
-            self.context.look()
+            self.context.look(group.key[0])
             if self._closed or self.groups.get(group.key) is not group:
                 raise TransportError("the channels are closed")
 

@@ -18,7 +18,7 @@ from hocket.errors import TransportError
 from hocket.tools import report
 from hocket.transports.tcp import answers
 from hocket.transports.tcp.healing import HealingStreams
-from support import jobs, storms, torch_ranks, worlds
+from support import jobs, ports, storms, torch_ranks, worlds
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,64 @@ def test_a_process_that_dies_is_no_broken_link() -> None:
     with jobs.Job(2, DIES, env={"PYTHONPATH": worlds.PATH}) as running:
         first = running.wait(30)[0]
     assert first.out.startswith("(1,) True"), first
+
+
+GIVEN_UP = """
+import time
+import hocket
+from hocket.control.mending import SILENT
+from hocket.transports.tcp import transport
+transport.HEALS_INSIDE = True
+with hocket.init(transport="tcp") as comm:
+    comm.barrier()
+    session = comm.world.session
+    if comm.rank == 0:
+        session.reactor.soon(lambda: session._links._links[1].end(SILENT))
+    began = time.monotonic()
+    try:
+        if comm.rank:
+            comm.recv(bytearray(8), 0, timeout=10)
+        else:
+            comm.barrier(timeout=10)
+    except hocket.PeerLostError as error:
+        print(time.monotonic() - began < 1.2, error)
+    time.sleep(1.5 - 1.5 * comm.rank)   # its process does not end
+"""
+
+
+def test_a_rank_that_was_given_up_hears_it_when_its_link_is_back() -> None:
+    """Its cable came back before it had noticed; it asked for another connection for ever, and waited for a call's."""
+    first, second = jobs.run(2, GIVEN_UP, 30, HOCKET_RENDEZVOUS=f"tcp:127.0.0.1:{ports.free()[0]}")
+    assert first.startswith("True") and "rank 1" in first, first
+    assert second.startswith("True") and "it has given this rank up: its host does not answer" in second, second
+
+
+OUTLIVES = """
+import os, signal
+import numpy as np, hocket
+from support import cutting      # it patches modules
+cutting.enter()
+with hocket.init(transport="tcp") as comm:
+    two = comm.split(comm.rank // 2)
+    two.allreduce(np.ones(1))
+    comm.barrier()
+    if comm.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        comm.barrier()
+    except hocket.PeerLostError as error:
+        assert error.ranks == (2,), error
+    for _ in range(5):
+        for relay in list(cutting.relays):
+            relay.cut()
+        assert (two.allreduce(np.ones(100_000), timeout=10) == 2).all()
+"""
+
+
+def test_a_link_is_made_again_though_another_rank_was_lost() -> None:
+    with jobs.Job(3, OUTLIVES, env={"PYTHONPATH": worlds.PATH}) as running:
+        ends = running.wait(40)
+    assert [each.code for each in ends[:2]] == [0, 0], ends
 
 
 @pytest.fixture
