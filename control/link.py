@@ -149,7 +149,8 @@ class Link:
         self.on_break: Callable[[str, float], bool] = lambda how, silent: False
         """Called when the connection is broken: how, and for how many seconds the other host was silent.  Will there be
         another one (`again`, or `end`)?"""
-        self.broken = False
+        self.broken, self.connections = False, 1
+        """The latter: so many there have been."""
         self._broke = 0
         """The error that sending met: the system tells it once."""
         self._doubts = False
@@ -178,6 +179,7 @@ class Link:
             return
         self._reactor.remove(self._sock, close=True)
         self._sock, self._broke, self.broken = sock, 0, False
+        self.connections += 1
         self._in.clear()
         self._out.clear()
         self._ours, self._theirs = seals(sock)

@@ -51,23 +51,24 @@ class Mending:
     def _begin(self, how: str, silent: float) -> bool:
         """A host that is silent has used up most of its limit by now: what is left of it is enough for one attempt."""
         left = max(PAUSE[1], self._reactor.lost_after - silent)
-        self._reactor.aside("mend", partial(self._mend, how, time.monotonic() + left))
+        self._reactor.aside("mend", partial(self._mend, how, time.monotonic() + left, self._link.connections))
         return True
 
-    def _mend(self, how: str, deadline: float) -> None:
-        """Until the link is whole, closed, or the peer is lost."""
+    def _mend(self, how: str, deadline: float, broken: int) -> None:
+        """Until connection number `broken` has been made again, the link is closed, or the peer is lost."""
         refused, pause = 0.0, PAUSE[0]
+        look = partial(self._look, broken)
         while True:
             seconds = min(ATTEMPT, deadline - time.monotonic())
             try:
                 if self._dials:
-                    sock = self._way.control_again(self._rank, seconds, self._look)
+                    sock = self._way.control_again(self._rank, seconds, look)
                     self._reactor.soon(partial(self._link.again, sock))
                     return
-                self._way.control_ask(self._rank, seconds, self._look)
+                self._way.control_ask(self._rank, seconds, look)
                 until = time.monotonic() + ANSWERED
                 while time.monotonic() < until:
-                    self._look()
+                    look()
                     time.sleep(0.005)
                 refused = 0.0
             except Over:
@@ -76,15 +77,20 @@ class Mending:
                 now, gone = time.monotonic(), why.errno == errno.ECONNREFUSED
                 refused = (refused or now) if gone else 0.0
                 if refused and now - refused > REFUSED:
-                    self._reactor.soon(partial(self._link.end, how))
+                    self._reactor.soon(partial(self._ends, broken, how))
                     return
             if time.monotonic() > deadline:
                 lost = SILENT if how == SILENT else f"{how}; it could not be made again"
-                self._reactor.soon(partial(self._link.end, lost))
+                self._reactor.soon(partial(self._ends, broken, lost))
                 return
             time.sleep(pause)
             pause = PAUSE[0] if refused else min(2 * pause, PAUSE[1])
 
-    def _look(self) -> None:
-        if not (self._link.open and self._link.broken) or self._reactor.dead:
+    def _ends(self, broken: int, how: str) -> None:
+        if self._link.connections == broken:
+            self._link.end(how)
+
+    def _look(self, broken: int) -> None:
+        """It may break again soon: then somebody else mends it, with a limit of its own."""
+        if not self._link.open or self._link.connections != broken or self._reactor.dead:
             raise Over

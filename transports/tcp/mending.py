@@ -240,7 +240,7 @@ class Mender:
             try:
                 if once():
                     return
-                pause = PAUSE[0]
+                deadline, refused, pause = time.monotonic() + self._me.lost_after, 0.0, PAUSE[0]  # it has answered
                 continue
             except _Over:
                 return
