@@ -13,8 +13,8 @@
  *
  * The receiver counts what it has `got`, and says so (a word of 16 bytes, against the stream) when that is HK_TELL bytes
  * more than it has said.  Where long messages go the other way it says so in their heads, too, which costs nothing (not
- * over several streams: nothing wakes their sender then).  A new connection begins with what the receiver got: from there on all is given again.  So a
- * byte arrives once, wherever connections break.
+ * over several streams: nothing wakes their sender then).  A new connection begins with what the receiver got: from
+ * there on all is given again.  So a byte arrives once, wherever connections break.
  *
  * `tests/transports/tcp/kept.c` walks through every order of these, with a cut at any byte, and without each line. */
 #ifndef HK_KEPT_H
