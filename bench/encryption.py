@@ -16,7 +16,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -26,7 +25,7 @@ import numpy
 
 import hocket
 from hocket.bench.harness import limits
-from hocket.conformance.jobs.ranks import found_here, main_or_rank
+from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
 from hocket.system import tls
 from hocket.system.cores import processor
 from hocket.transports.tcp.stream import SocketStreams
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _job(encrypt: str) -> list[dict[str, float]]:
     """The rounds of a job of two, as rank 0 found them."""
-    words = [sys.executable, "-m", "hocket.bench.encryption", "rank"]
+    words = again("hocket.bench.encryption")
     return found_here(words, 2, "encryption", 120, HOCKET_ENCRYPT=encrypt)
 
 

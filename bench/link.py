@@ -36,7 +36,7 @@ from hocket.collectives.calls.encodings import AUTO, BY_NAME, wire_format
 from hocket.collectives.measuring.cases import numpy_dtype
 from hocket.compression import Compressor
 from hocket.compression.choice.names import PLAIN, WITH_ARGUMENT, resolved
-from hocket.conformance.jobs.ranks import found_here, found_on
+from hocket.conformance.jobs.ranks import again, found_here, found_on
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 from hocket.kernels.cpu import reduce
@@ -82,7 +82,7 @@ def _is_method(name: str) -> bool:
 
 def run(names: Sequence[str], rates: Sequence[str], sizes: Sequence[int], ranks: int, transport: str | None) -> None:
     """Measure and print a table for each link."""
-    words = [sys.executable, "-m", "hocket.bench.link", "rank", ",".join([*BESIDE, *names])]
+    words = again("hocket.bench.link", ",".join([*BESIDE, *names]))
     words += [",".join(map(str, sizes)), transport or ""]
     for rate in rates:
         if rate == "none":

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -26,9 +24,8 @@ import hocket
 from hocket.algorithms import Link, Topology, get, hierarchical, simulate
 from hocket.bench.rivals.ours import timed
 from hocket.collectives.measuring.cases import parse_size
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.system.namespaces.hosts import sent
 from hocket.transports.base import Traits
 
 RANKS, HOSTS = 2, 2
@@ -41,7 +38,7 @@ PATIENCE = 300.0
 
 def run(names: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Run a job; the numbers that rank 0 found.  All ranks are gone afterwards."""
-    words = [sys.executable, "-m", "hocket.bench.shaped", "rank", *map(str, sizes)]
+    words = again("hocket.bench.shaped", *sizes)
     return found_on(names, RANKS, words, "shaped", PATIENCE)
 
 
@@ -157,12 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", default="1gbit", help="of the cable, in tc's words (1gbit)")
     parser.add_argument("--bytes", default="1M,4M,16M", metavar="N,...", help="(1M,4M,16M)")
     options = parser.parse_args(argv)
-    if why := refusal(options.rate):
-        raise ArgumentError(why)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the hosts are removed
-    remove_stale()
     sizes = [parse_size(text) for text in options.bytes.split(",")]
-    with hosts(options.rate) as names:
+    with cabled(options.rate) as names:
         lines = run(names, sizes)
     report(lines)
     return 0

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hocket.bench.harness import machine
-from hocket.conformance.jobs.ranks import found_here, main_or_rank
+from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
 
 TURNS, STEPS = 12, 10
 PATIENCE = 300.0
@@ -37,7 +37,7 @@ HEADER = """\
 
 def run(ranks: int, busy: int, threads: int, transport: str, turns: int) -> dict[str, Any]:
     """Run a job; the numbers that rank 0 found.  All ranks are gone afterwards."""
-    words = [sys.executable, "-W", "ignore", "-m", "hocket.bench.shared_cores", "rank"]
+    words = again("hocket.bench.shared_cores", warns=False)
     more = {"OMP_NUM_THREADS": str(threads), "HOCKET_TRANSPORT": transport, "TURNS": str(turns)}
     with _neighbours(busy):
         (found,) = found_here(words, ranks, "shared_cores", PATIENCE, GLOO_SOCKET_IFNAME="lo", **more)

@@ -22,7 +22,6 @@ import argparse
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ import numpy as np
 
 import hocket
 from hocket.conformance.jobs.elastic import PROCESS, STEERED, ElasticTrial
-from hocket.conformance.jobs.ranks import main_or_rank
+from hocket.conformance.jobs.ranks import again, main_or_rank
 from hocket.conformance.jobs.trial import listen, say
 from hocket.training import Client, Range, Rows, serve
 from hocket.training.server.tables import Table
@@ -131,7 +130,7 @@ class Cluster(ElasticTrial):
     """The servers, then the workers; `kinds` has what each process is."""
 
     def __init__(self, servers: int, workers: int, most: int, module: bool) -> None:
-        words = [sys.executable, "-m", "hocket.conformance.kills", "rank", str(servers)]
+        words = again("hocket.conformance.kills", servers)
         super().__init__(words, servers + workers, "shm", (), (), **({MODULE: "1"} if module else {}))
         self.board = board_of(self.directory, most)
         self.kinds = ["server"] * servers + ["worker"] * workers

@@ -17,7 +17,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -28,7 +27,7 @@ import numpy as np
 
 import hocket
 from hocket.collectives.start.local_world import in_threads
-from hocket.conformance.jobs.ranks import main_or_rank, on_this_machine, started
+from hocket.conformance.jobs.ranks import again, main_or_rank, on_this_machine, started
 from hocket.training import Scheduler
 
 MODULE = "hocket.conformance.orders"
@@ -96,7 +95,7 @@ def job(seed: int, steps: int) -> tuple[str, bool]:
     """Run one: what is wrong with it, "" if nothing is; and was a rank lost?"""
     dice = random.Random(f"death {seed}")
     dies = str(dice.randrange(RANKS)) if seed % 2 else ""
-    words = [sys.executable, "-m", MODULE, "rank", str(seed), str(steps), dies, str(dice.randrange(1, steps // 2))]
+    words = again(MODULE, seed, steps, dies, dice.randrange(1, steps // 2))
     deadline = time.monotonic() + PATIENCE
     with (
         tempfile.TemporaryDirectory(prefix="hocket-orders-") as place,

@@ -9,6 +9,8 @@ import pathlib
 import re
 from typing import Any
 
+from hocket.bench.harness.plot import SVG, save
+
 DOCS = pathlib.Path(__file__).parent
 COLORS = ("#333333", "#888888", "#c1272d", "#e69f00", "#0072b2")
 
@@ -40,7 +42,7 @@ def times(path: pathlib.Path) -> None:
         axis.grid(False, axis="y")
         axis.set_xlabel("ms (lower is better)", fontsize=9)
     figure.suptitle("allreduce of 16 MiB of float32 by codec: 2 hosts of 2 ranks by link, and one machine", fontsize=11)
-    _save(figure, path)
+    save(figure, str(path))
 
 
 LEAST = 97.3
@@ -70,7 +72,7 @@ def accuracies(path: pathlib.Path) -> None:
     axis.set_xlabel("accuracy, % (line: float32)")
     figure.suptitle("Handwritten digits, mean of 25 models, by method and how many times fewer bits it sends", size=11)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    _save(figure, path)
+    save(figure, str(path))
 
 
 WORST = 93.5
@@ -98,7 +100,7 @@ def outer_accuracies(path: pathlib.Path) -> None:
     axis.set_xlabel("accuracy, % (line: an average after every step)")
     figure.suptitle("Handwritten digits by outer loop and its traffic", size=11)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    _save(figure, path)
+    save(figure, str(path))
 
 
 def outer_times(path: pathlib.Path) -> None:
@@ -114,7 +116,7 @@ def outer_times(path: pathlib.Path) -> None:
     axis.set_xlabel("steps from round to round")
     axis.set_ylabel("times as fast")
     axis.legend(frameon=False, fontsize=9)
-    _save(figure, path)
+    save(figure, str(path))
 
 
 def _ratio(row: list[str]) -> float:
@@ -127,16 +129,12 @@ def _figure(size: tuple[float, float], **shape: Any) -> tuple[Any, Any]:
     matplotlib.use("Agg")  # no display
     from matplotlib import pyplot
 
-    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "hocket"})
+    pyplot.rcParams.update(SVG)
     figure, axes = pyplot.subplots(figsize=size, layout="constrained", squeeze=False, **shape)
     for axis in axes[0]:
         axis.grid(True, alpha=0.3)
         axis.set_axisbelow(True)
     return figure, axes[0]
-
-
-def _save(figure: Any, path: pathlib.Path) -> None:
-    figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

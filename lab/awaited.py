@@ -8,7 +8,6 @@ torch's Work (where torch is installed).
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
 import statistics
@@ -21,16 +20,13 @@ import numpy
 
 import hocket
 from hocket.bench.harness.table import micro
-from hocket.collectives.measuring.cases import parse_size
+from hocket.lab.program import arguments
 
 CALLS, ROUNDS = 1000, 30
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.lab.awaited", description=__doc__.split("\n")[0], allow_abbrev=False)
-    made.add_argument("--size", type=parse_size, default=1024, metavar="BYTES", help="(1K)")
-    made.add_argument("--many", type=int, default=20, metavar="N", help="coroutines at once (20)")
-    options = made.parse_args(argv)
+    options = arguments("hocket.lab.awaited", __doc__, argv, size=1024, many=20)
     with hocket.init() as comm:
         x = numpy.zeros(options.size // 4, numpy.float32)
         rows = [("wait", _median(lambda: comm.allreduce(x, async_op=True).wait(), CALLS))]

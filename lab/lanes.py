@@ -8,7 +8,6 @@ communicator, behind which it waits; and on a lane of a higher priority.  The sl
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ import numpy
 
 import hocket
 from hocket.bench.harness.table import micro
-from hocket.collectives.measuring.cases import parse_size
+from hocket.lab.program import arguments
 
 ROUNDS = 15
 CALLS = 10
@@ -25,10 +24,7 @@ CALLS = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.lab.lanes", description=__doc__.split("\n")[0], allow_abbrev=False)
-    made.add_argument("--small", type=parse_size, default=64 << 10, metavar="BYTES", help="(64K)")
-    made.add_argument("--large", type=parse_size, default=64 << 20, metavar="BYTES", help="(64M)")
-    options = made.parse_args(argv)
+    options = arguments("hocket.lab.lanes", __doc__, argv, small=64 << 10, large=64 << 20)
     with hocket.init() as comm:
         urgent = comm.lane("urgent", priority=1)
         small, large = (numpy.zeros(n // 4, numpy.float32) for n in (options.small, options.large))

@@ -10,7 +10,6 @@ by what their calls take (collectives/plans/weigh.h).  How long a cache line tak
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -18,8 +17,9 @@ from statistics import median
 import hocket
 from hocket.arguments import human
 from hocket.collectives.choice.tuning import Reads
-from hocket.collectives.measuring.cases import arrays, call_of, case, parse_size
+from hocket.collectives.measuring.cases import arrays, call_of, case
 from hocket.collectives.measuring.timing import slowest, turn
+from hocket.lab.program import arguments
 
 BEGIN, END = 32 << 10, 16 << 20
 """Bytes of a message; each further one has twice as many."""
@@ -55,9 +55,7 @@ def times(comms: Sequence[hocket.Communicator], collective: str, nbytes: int) ->
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="python -m hocket.lab.reading", description=__doc__.split("\n")[0])
-    made.add_argument("--end", type=parse_size, default=END, metavar="BYTES", help="(16M)")
-    options = made.parse_args(argv)
+    options = arguments("hocket.lab.reading", __doc__, argv, end=END)
     comm = hocket.init()
     if comm.membership.main.readable is None:
         raise hocket.ArgumentError("all ranks must be on one host, and be able to read each other's memory")

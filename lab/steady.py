@@ -9,7 +9,6 @@ timed by itself; the clock's own time is in it.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -20,15 +19,14 @@ import numpy
 
 import hocket
 from hocket.bench.harness.table import micro
+from hocket.lab.program import arguments
 
 IMPORT = "import time, numpy; t = time.perf_counter(); import hocket; hocket.init; print(time.perf_counter() - t)"
 IMPORTS = 5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.lab.steady", description=__doc__, allow_abbrev=False)
-    made.add_argument("--calls", type=int, default=1_000_000, metavar="N", help="(1000000)")
-    options = made.parse_args(argv)
+    options = arguments("hocket.lab.steady", __doc__, argv, calls=1_000_000)
     before = time.monotonic()
     with hocket.init() as comm:
         after = time.monotonic()

@@ -29,7 +29,7 @@ from statistics import median
 from typing import Any
 
 from hocket.bench.harness.machine import describe
-from hocket.conformance.jobs.ranks import main_or_rank, on_this_machine, started
+from hocket.conformance.jobs.ranks import again, main_or_rank, on_this_machine, started
 from hocket.errors import Error
 from hocket.lab.rivals.perftest import (
     LONG,
@@ -59,7 +59,7 @@ class Pair:
     def __init__(self, transport: str, place: Ends, gid_index: int) -> None:
         self.stack = contextlib.ExitStack()
         directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="hocket-verbs-"))
-        words = [sys.executable, "-m", "hocket.lab.verbs", "rank"]
+        words = again("hocket.lab.verbs")
         settings = {"HOCKET_TRANSPORT": transport, "HOCKET_TUNING": "off"}
         commands = []
         for device, (_, env) in zip(place.devices, on_this_machine(words, 2, directory, **settings), strict=True):

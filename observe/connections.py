@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.observe.timeline import Timeline
+from hocket.observe.timeline import Group, Timeline
 from hocket.recording import Link
 
 LIMITED = 0.25
@@ -42,26 +44,19 @@ class Connection:
 
 def connections(timeline: Timeline) -> dict[tuple[int, int], Connection]:
     """(from rank, to rank) -> what is known.  Counts are those of the time that was traced."""
-    links: dict[tuple[int, int], dict[str, list[float]]] = {}
+    links: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for number, track in enumerate(timeline.tracks):
-        words = track.name.split(" ")
-        if track.group != "link" or not track.counter or len(words) < 3 or not words[2].isdecimal():
+        if track.group != Group.LINK or not track.counter:
             continue
         values = timeline.counts["value"][timeline.counts["track"] == number]
         if len(values):
-            numbers = links.setdefault((track.process, int(words[2])), {})
-            rtt = words[0] == Link.RTT_US.name.lower()
-            value = np.median(values) if rtt else values.max() - values.min()
-            numbers.setdefault(words[0], []).append(float(value))
+            value = np.median(values) if track.counts == Link.RTT_US else values.max() - values.min()
+            links[track.process, track.peer][track.counts].append(float(value))
     return {link: _put_together(numbers) for link, numbers in links.items()}
 
 
-def _put_together(numbers: dict[str, list[float]]) -> Connection:
-    def all_of(which: Link) -> float:
-        return sum(numbers.get(which.name.lower(), []))
-
-    busy, receiver, sender = (
-        all_of(each) / 1e6 for each in (Link.BUSY_US, Link.RWND_LIMITED_US, Link.SNDBUF_LIMITED_US)
-    )
-    rtt = min(numbers.get(Link.RTT_US.name.lower(), [0.0])) / 1e6
-    return Connection(rtt, int(all_of(Link.RETRANSMITS)), busy, receiver, sender)
+def _put_together(numbers: Mapping[int, list[float]]) -> Connection:
+    sums = {which: sum(numbers.get(which, [])) for which in Link}
+    busy, receiver, sender = (sums[x] / 1e6 for x in (Link.BUSY_US, Link.RWND_LIMITED_US, Link.SNDBUF_LIMITED_US))
+    rtt = min(numbers.get(Link.RTT_US, [0.0])) / 1e6
+    return Connection(rtt, int(sums[Link.RETRANSMITS]), busy, receiver, sender)

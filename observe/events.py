@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.observe.timeline import slices, taken
+from hocket.observe.timeline import Group, slices, taken
 from hocket.recording import NOBODY, SPAN, Kind, Recorded, Ring
 
 ENDS = (Kind.DONE, Kind.FAIL)
 Rows = NDArray[Any]
 
 
-class Part(NamedTuple):
+class Slices(NamedTuple):
     """Slices of one track, in the clock of their rank; `names`: of each, a number in the table of the rank's texts, or
     one name for all."""
 
-    group: str
+    group: Group
     name: str
     """The name of the track."""
     slices: Rows
@@ -33,7 +33,7 @@ def label(ring: Ring) -> str:
     return f"{ring.comm}{kind}{lane}{f' over {ring.transport}' if ring.transport else ''}"
 
 
-def parts(of: Recorded, ring: Ring, until: int) -> list[Part]:
+def parts(of: Recorded, ring: Ring, until: int) -> list[Slices]:
     """All that a ring tells.  `until`: when what has not ended ends in the picture; ns of this rank's clock."""
     records = taken(ring.records, np.argsort(ring.records["ns"], kind="stable"))
     marks = _is(records, Kind.MARK)
@@ -44,8 +44,8 @@ def parts(of: Recorded, ring: Ring, until: int) -> list[Part]:
         *_waits(records, until, peers),
         *_messages(records, "send", until, peers),
         *_messages(records, "recv", until, peers),
-        _ending(records, Kind.KERNEL, "kernels", "kernel", records["what"]),
-        _ending(records, Kind.NO_CORE, "no core", "no core", records["bytes"]),
+        _ending(records, Kind.KERNEL, Group.KERNELS, "kernel", records["what"]),
+        _ending(records, Kind.NO_CORE, Group.NO_CORE, "no core", records["bytes"]),
         *_moments(records, marks[marks["lane"] != SPAN], peers),
         *_spans(marks[marks["lane"] == SPAN], of),
     ]
@@ -90,7 +90,7 @@ def _ends(begun: Rows, ended: Rows, until: int, *fields: str) -> Rows:
     return ends
 
 
-def _calls(records: Rows, until: int) -> list[Part]:
+def _calls(records: Rows, until: int) -> list[Slices]:
     begun, ended = _is(records, Kind.CALL), _is(records, *ENDS)
     spans = _made(begun, begun["ns"], _ends(begun, ended, until))
     spans["step"] = NOBODY
@@ -101,22 +101,22 @@ def _calls(records: Rows, until: int) -> list[Part]:
     untimed = _made(short, short["ns"], short["ns"])
     untimed["step"] = NOBODY
     return [
-        Part("calls", "calls", spans, begun["what"]),
-        Part("queue", "queue", queued, submitted["what"]),
-        Part("untimed", "calls, not timed", untimed, short["what"]),
+        Slices(Group.CALLS, "calls", spans, begun["what"]),
+        Slices(Group.QUEUE, "queue", queued, submitted["what"]),
+        Slices(Group.UNTIMED, "calls, not timed", untimed, short["what"]),
     ]
 
 
-def _steps(records: Rows, until: int) -> Part:
+def _steps(records: Rows, until: int) -> Slices:
     """A step ends where the next begins, or the call ends."""
     rows = _is(records, Kind.STEP, *ENDS)
     ends = np.append(rows["ns"][1:].astype(np.int64), until)
     steps = rows["kind"] == Kind.STEP
     begun = taken(rows, steps)
-    return Part("steps", "steps", _made(begun, begun["ns"], ends[steps]), "step")
+    return Slices(Group.STEPS, "steps", _made(begun, begun["ns"], ends[steps]), "step")
 
 
-def _waits(records: Rows, until: int, peers: Rows) -> list[Part]:
+def _waits(records: Rows, until: int, peers: Rows) -> list[Slices]:
     """One for each peer that was waited for; several peers may be waited for at once, and the first ends it."""
     rows = _is(records, Kind.WAIT_RECV, Kind.WAIT_SEND, Kind.MOVED, *ENDS)
     stops = rows["kind"] != Kind.WAIT_RECV
@@ -125,20 +125,22 @@ def _waits(records: Rows, until: int, peers: Rows) -> list[Part]:
     following = np.minimum.accumulate(at[::-1])[::-1]
     ends = np.append(rows["ns"].astype(np.int64), until)[following]
     waits = []
-    for kind, group in ((Kind.WAIT_RECV, "waits"), (Kind.WAIT_SEND, "room")):
+    for kind, group, name, what in (
+        (Kind.WAIT_RECV, Group.WAITS, "waits", "wait for a message"),
+        (Kind.WAIT_SEND, Group.ROOM, "waits for room", "wait until it is taken"),
+    ):
         mine = rows["kind"] == kind
         begun = taken(rows, mine)
         spans = _made(begun, begun["ns"], ends[mine])
         spans["peer"], spans["bytes"] = peers[begun["peer"]], 0
-        what = "wait for a message" if group == "waits" else "wait until it is taken"
-        waits.append(Part(group, f"waits{'' if group == 'waits' else ' for room'}", spans, what))
+        waits.append(Slices(group, name, spans, what))
     return waits
 
 
-def _messages(records: Rows, way: str, until: int, peers: Rows) -> list[Part]:
+def _messages(records: Rows, way: str, until: int, peers: Rows) -> list[Slices]:
     """A track for each peer: a channel carries one message after the other."""
     ready, ended = (Kind.SEND_READY, Kind.SEND_END) if way == "send" else (Kind.RECV_READY, Kind.RECV_END)
-    group, words = ("sends", "to") if way == "send" else ("receives", "from")
+    group, words = (Group.SENDS, "to") if way == "send" else (Group.RECEIVES, "from")
     every, over, done = _is(records, ready), _is(records, ended), _is(records, *ENDS)
     messages = []
     for peer in np.unique(every["peer"]).tolist():
@@ -146,7 +148,7 @@ def _messages(records: Rows, way: str, until: int, peers: Rows) -> list[Part]:
         ends = _ends(begun, taken(over, over["peer"] == peer), -1, "step", "lane")
         spans = _made(begun, begun["ns"], np.where(ends >= 0, ends, _ends_of_calls(begun, done, until)))
         spans["peer"] = peers[peer]
-        messages.append(Part(group, f"{words} {int(peers[peer])}", spans, way))
+        messages.append(Slices(group, f"{words} {int(peers[peer])}", spans, way))
     return messages
 
 
@@ -160,25 +162,25 @@ def _ends_of_calls(begun: Rows, done: Rows, until: int) -> Rows:
     return ends
 
 
-def _ending(records: Rows, kind: Kind, group: str, name: str, ns: Rows) -> Part:
+def _ending(records: Rows, kind: Kind, group: Group, name: str, ns: Rows) -> Slices:
     """Slices that are recorded when they have ended, with their length."""
     wanted = records["kind"] == kind
     rows = taken(records, wanted)
     end = rows["ns"].astype(np.int64)
     spans = _made(rows, np.maximum(0, end - ns[wanted].astype(np.int64)), end)
     spans["bytes"][:] = rows["bytes"] if kind == Kind.KERNEL else 0
-    return Part(group, group, spans, name)
+    return Slices(group, group.value, spans, name)
 
 
 MOST_ROWS = 32
 """Rows of spans of one group that overlap: the others come into the last."""
 MOMENTS = {
-    Kind.MARK: ("marks", "marks"), Kind.VERDICT: ("events", "verdict"), Kind.LEFT: ("events", "left"),
-    Kind.LONG_WAIT: ("long waits", "long waits"), Kind.FAIL: ("events", "failed"),
+    Kind.MARK: (Group.MARKS, "marks"), Kind.VERDICT: (Group.EVENTS, "verdict"), Kind.LEFT: (Group.EVENTS, "left"),
+    Kind.LONG_WAIT: (Group.LONG_WAITS, "long waits"), Kind.FAIL: (Group.EVENTS, "failed"),
 }  # fmt: skip
 
 
-def _moments(records: Rows, marks: Rows, peers: Rows) -> list[Part]:
+def _moments(records: Rows, marks: Rows, peers: Rows) -> list[Slices]:
     moments = []
     for kind, (group, name) in MOMENTS.items():
         rows = marks if kind == Kind.MARK else _is(records, kind)
@@ -186,11 +188,11 @@ def _moments(records: Rows, marks: Rows, peers: Rows) -> list[Part]:
         spans["peer"], spans["step"] = peers[rows["peer"]], NOBODY
         if kind == Kind.LONG_WAIT:
             spans["begin"], spans["bytes"] = rows["ns"] - np.minimum(rows["ns"], rows["bytes"]), 0
-        moments.append(Part(group, name, spans, rows["what"] if kind in (Kind.MARK, Kind.LONG_WAIT) else name))
+        moments.append(Slices(group, name, spans, rows["what"] if kind in (Kind.MARK, Kind.LONG_WAIT) else name))
     return moments
 
 
-def _spans(records: Rows, of: Recorded) -> list[Part]:
+def _spans(records: Rows, of: Recorded) -> list[Slices]:
     """A track for those of each group that lie in each other; more where they overlap."""
     ends = records["ns"].astype(np.int64)
     spans = _made(records, np.maximum(0, ends - records["bytes"].astype(np.int64)), ends)
@@ -203,7 +205,7 @@ def _spans(records: Rows, of: Recorded) -> list[Part]:
         for row in range(max(rows) + 1):
             kept = mine[np.array(rows) == row]
             name = f"{of.what(group).text or 'spans'}{f' {row + 1}' if row else ''}"
-            tracks.append(Part("spans", name, spans[kept], records["what"][kept]))
+            tracks.append(Slices(Group.SPANS, name, spans[kept], records["what"][kept]))
     return tracks
 
 

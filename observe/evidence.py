@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hocket.observe.attribution import SLACK, Blame, Cause, Stay, Transfer, Usual, Wait, Without, attribute, usual
 from hocket.observe.connections import connections
-from hocket.observe.timeline import Timeline, taken
+from hocket.observe.timeline import Group, Timeline, taken
 
 Rows = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -127,7 +127,7 @@ def evidence(timeline: Timeline) -> Evidence:
     first: dict[tuple[int, float], tuple[float, Wait]] = {}
     transfers: list[Transfer] = []
     messages = ways(timeline)
-    for group in ("waits", "room"):
+    for group in (Group.WAITS, Group.ROOM):
         rows = timeline.of(group)
         for track in np.unique(rows["track"]).tolist():
             for ended, wait in _waits(timeline, rows[rows["track"] == track], group, messages):
@@ -138,14 +138,14 @@ def evidence(timeline: Timeline) -> Evidence:
         transfers += _transfers((source, dest), steps)
         rows = np.stack([np.maximum(steps.ready, steps.wanted), steps.end, steps.bytes])
         carried[source, dest].append(rows[:, rows[1] > rows[0]])  # NaN: not known
-    calls = timeline.of("calls")
+    calls = timeline.of(Group.CALLS)
     stays = [
         Stay(int(rank), (timeline.tracks[track].comm, seq), begin / 1e9, end / 1e9)
         for rank, track, seq, begin, end in zip(
             timeline.ranks(calls), *(calls[n].tolist() for n in ("track", "seq", "begin", "end")), strict=True
         )
     ]
-    idle = timeline.of("no core")
+    idle = timeline.of(Group.NO_CORE)
     without = [
         Without(int(rank), begin / 1e9, end / 1e9)
         for rank, begin, end in zip(timeline.ranks(idle), idle["begin"].tolist(), idle["end"].tolist(), strict=True)
@@ -242,13 +242,13 @@ def _began(rows: Rows) -> Floats:
 def ways(timeline: Timeline) -> dict[tuple[str, int, int], Way]:
     """By communicator, sender and receiver."""
     by_link: dict[tuple[str, int, int], Way] = defaultdict(Way)
-    for group in ("sends", "receives"):
+    for group in (Group.SENDS, Group.RECEIVES):
         rows = timeline.of(group)
         for track in np.unique(rows["track"]).tolist():
             mine = taken(rows, rows["track"] == track)
             rank, peer = timeline.tracks[track].process, int(mine["peer"][0])
-            link = (rank, peer) if group == "sends" else (peer, rank)
-            setattr(by_link[(timeline.tracks[track].comm, *link)], group, mine)
+            link = (rank, peer) if group == Group.SENDS else (peer, rank)
+            setattr(by_link[(timeline.tracks[track].comm, *link)], group.value, mine)
     return dict(by_link)
 
 
@@ -282,9 +282,9 @@ def _waits(
     together = rows["begin"][rows["held"] == 0]
     for peer in np.unique(rows["peer"]).tolist():
         mine = rows[rows["peer"] == peer]
-        link = (peer, track.process) if group == "waits" else (track.process, peer)
+        link = (peer, track.process) if group == Group.WAITS else (track.process, peer)
         way = messages.get((track.comm, *link))
-        steps = way.steps(group == "waits") if way is not None and len(way.sends) and len(way.receives) else None
+        steps = way.steps(group == Group.WAITS) if way is not None and len(way.sends) and len(way.receives) else None
         ready, nbytes = np.full(len(mine), math.nan), np.zeros(len(mine), np.int64)
         began = mine["begin"] - mine["held"].astype(np.int64)  # a track shows those that begin together one by one
         since = np.where(np.isin(began, together), began, mine["begin"]) / 1e9

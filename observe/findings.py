@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hocket.observe.attribution import Blame, Cause
 from hocket.observe.connections import Connection, connections
 from hocket.observe.evidence import Evidence, evidence, hosts_of
-from hocket.observe.timeline import Timeline
+from hocket.observe.timeline import Group, Timeline
 
 Rows = NDArray[Any]
 SHARE = 0.1
@@ -76,7 +76,7 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Link:
+class Direction:
     """One direction between two ranks."""
 
     source: int
@@ -98,7 +98,7 @@ class Findings:
     seconds: float
     ranks: list[Rank]
     calls: list[Calls]
-    links: list[Link]
+    links: list[Direction]
     blame: Blame
     evidence: Evidence
     culprits: list[tuple[Cause, float]] = field(default_factory=list)
@@ -177,33 +177,28 @@ def union(rows: Rows) -> float:
 
 
 def _ranks(timeline: Timeline) -> list[Rank]:
-    groups = {name: timeline.of(name) for name in ("calls", "untimed", "waits", "room", "kernels", "queue")}
+    groups = {name: timeline.of(name) for name in (Group.CALLS, Group.UNTIMED, Group.WAITS, Group.ROOM, Group.KERNELS)}
     of = {name: timeline.ranks(rows) for name, rows in groups.items()}
+    late = timeline.queued(groups[Group.CALLS])
     hosts, facts, ranks = hosts_of(timeline), timeline.about.get("ranks"), []
     for rank in timeline.processes:
         mine = {name: rows[of[name] == rank] for name, rows in groups.items()}
-        calls, waits = mine["calls"], np.concatenate([mine["waits"], mine["room"]])
-        queued = calls[np.isin(_call(calls), _call(mine["queue"]))]
+        calls, waits = mine[Group.CALLS], np.concatenate([mine[Group.WAITS], mine[Group.ROOM]])
+        queued = groups[Group.CALLS][late & (of[Group.CALLS] == rank)]
         span = float(calls["end"].max() - calls["begin"].min()) / 1e9 if len(calls) else 0.0
         own = facts.get(str(rank)) if isinstance(facts, dict) else None
         lost = own.get("lost") if isinstance(own, dict) else 0
         ranks.append(
             Rank(
-                rank, hosts[rank], span, len(calls) + len(mine["untimed"]), union(calls), union(waits),
-                union(mine["kernels"]), union(queued), lost if isinstance(lost, int) else 0,
+                rank, hosts[rank], span, len(calls) + len(mine[Group.UNTIMED]), union(calls), union(waits),
+                union(mine[Group.KERNELS]), union(queued), lost if isinstance(lost, int) else 0,
             )
         )  # fmt: skip
     return ranks
 
 
-def _call(rows: Rows) -> Rows:
-    """The number of each call, with its name: tracks of calls and of queues differ."""
-    key: Rows = rows["seq"].astype(np.uint64) << np.uint64(32) | rows["name"]
-    return key
-
-
 def _calls(timeline: Timeline) -> list[Calls]:
-    rows = np.concatenate([timeline.of("calls"), timeline.of("untimed")])
+    rows = np.concatenate([timeline.of(Group.CALLS), timeline.of(Group.UNTIMED)])
     facts = timeline.about.get("calls")
     about: Mapping[str, Any] = facts if isinstance(facts, dict) else {}
     if not len(rows):
@@ -225,7 +220,7 @@ def _calls(timeline: Timeline) -> list[Calls]:
 WORDS = ("collective", "algorithm", "transports", "site")
 
 
-def _links(timeline: Timeline, proof: Evidence) -> list[Link]:
+def _links(timeline: Timeline, proof: Evidence) -> list[Direction]:
     seen: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
     for each in proof.transfers:
         seen[each.link].append((each.nbytes, each.seconds))
@@ -236,7 +231,7 @@ def _links(timeline: Timeline, proof: Evidence) -> list[Link]:
         times = sorted(seconds for nbytes, seconds in some if nbytes == largest)
         median, usual = statistics.median(times[: max(1, len(times) // 2)]), proof.usual(link, largest)
         links.append(
-            Link(*link, len(some), sum(n for n, _ in some), largest / median if median else 0.0,
+            Direction(*link, len(some), sum(n for n, _ in some), largest / median if median else 0.0,
                  largest / usual if usual else 0.0, tcp.get(link, Connection()))
         )  # fmt: skip
     return links

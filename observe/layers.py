@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.observe.timeline import Timeline
+from hocket.observe.timeline import Group, Timeline
 
 BEFORE = "before the first mark"
 
@@ -29,12 +29,11 @@ class Layer:
 
 def layers(timeline: Timeline) -> list[Layer]:
     """The largest exposed part first; nothing without marks.  Cost: some 3 us a call."""
-    marks, calls = timeline.of("marks"), timeline.of("calls")
+    marks, calls = timeline.of(Group.MARKS), timeline.of(Group.CALLS)
     if not len(marks):
         return []
-    waits = np.concatenate([timeline.of("waits"), timeline.of("room")])
-    queued = {_key(timeline, row) for row in timeline.of("queue")}
-    late = np.array([_key(timeline, row) in queued for row in calls], bool)
+    waits = np.concatenate([timeline.of(Group.WAITS), timeline.of(Group.ROOM)])
+    late = timeline.queued(calls)
     where, waited = _marked(timeline, marks, calls), _marked(timeline, marks, waits)
     took, stood = (calls["end"] - calls["begin"]) / 1e9, (waits["end"] - waits["begin"]) / 1e9
     listed = []
@@ -43,11 +42,6 @@ def layers(timeline: Timeline) -> list[Layer]:
         exposed, hidden = float(took[mine & ~late].sum()), float(took[mine & late].sum())
         listed.append(Layer(name, int(mine.sum()), exposed, hidden, float(stood[waited == number].sum())))
     return sorted(listed, key=lambda layer: -layer.exposed)
-
-
-def _key(timeline: Timeline, row: Any) -> tuple[int, str, int]:
-    track = timeline.tracks[row["track"]]
-    return track.process, track.comm, int(row["seq"])
 
 
 def _marked(timeline: Timeline, marks: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.int64]:

@@ -13,21 +13,10 @@ from numpy.typing import NDArray
 
 from hocket.errors import ArgumentError
 from hocket.observe.clocks import Clock, Gate, Ping, gates
-from hocket.observe.events import Part, label, links, parts
-from hocket.observe.timeline import COUNT, Timeline, Track, in_line, slices, stacked
-from hocket.recording import Facts, Link, Recorded
+from hocket.observe.events import Slices, label, links, parts
+from hocket.observe.timeline import COUNT, Group, Timeline, Track, in_line, slices, stacked
+from hocket.recording import Facts, Link, Recorded, written
 
-GROUPS = {
-    "calls": "from the beginning to the end of a call", "queue": "submitted, and not begun",
-    "untimed": "short calls, of which only the order is known", "steps": "of the calls' plans",
-    "waits": "nothing to do but wait for a message", "room": "... but wait until a peer takes one",
-    "sends": "a message, from when it was first offered to when all of it was handed over",
-    "receives": "a message, from when it was first wanted to when all of it had come",
-    "kernels": "arithmetic, summed up at the end of a step", "no core": "no core at the end of a wait",
-    "marks": "the program's own", "events": "failures, verdicts", "long waits": "waits that the log tells of",
-    "spans": "what the program, or a library, says that it did: they may lie in each other",
-}  # fmt: skip
-"""The meaning of the slices of a track."""
 MOST_GATES = 20_000
 """Messages that bind a clock; of more, every so-manyth."""
 
@@ -38,7 +27,7 @@ class _Line:
 
     track: Track
     rank: int
-    parts: list[tuple[Part, Recorded]] = field(default_factory=list)
+    parts: list[tuple[Slices, Recorded]] = field(default_factory=list)
     slices: NDArray[Any] = field(default_factory=lambda: np.empty(0))
     names: list[str] = field(default_factory=list)
 
@@ -83,10 +72,8 @@ def _lines(byrank: Mapping[int, Recorded]) -> list[_Line]:
         for ring in each.rings:
             for part in parts(each, ring, until):
                 name = f"{part.name} ({label(ring)})" if several and ring.kind != "rank" else part.name
-                line = lines.setdefault(
-                    (rank, name, part.group), _Line(Track(rank, name, False, part.group, label(ring)), rank)
-                )
-                line.parts.append((part, each))
+                track = Track(rank, name, False, part.group, label(ring), ring.kind == "messages")
+                lines.setdefault((rank, name, part.group), _Line(track, rank)).parts.append((part, each))
     return list(lines.values())
 
 
@@ -121,15 +108,15 @@ def _joined(lines: list[_Line]) -> _Joined:
     """Give the two ends of a message the same `flow`.  Those of one call between two ranks match in order."""
     ends: dict[tuple[str, int, int], dict[str, _Line]] = defaultdict(dict)
     for line in lines:
-        if line.track.group in ("sends", "receives") and len(line.slices):
+        if line.track.group in (Group.SENDS, Group.RECEIVES) and len(line.slices):
             peer = int(line.slices["peer"][0])
-            source, dest = (line.rank, peer) if line.track.group == "sends" else (peer, line.rank)
+            source, dest = (line.rank, peer) if line.track.group == Group.SENDS else (peer, line.rank)
             ends[line.track.comm, source, dest][line.track.group] = line
     joined, flow = _Joined(), 1
     for both in ends.values():
         if len(both) == 2:
-            send, receive = both["sends"], both["receives"]
-            a, b = _match(send.slices, receive.slices, alike=" messages" not in send.track.comm)
+            send, receive = both[Group.SENDS], both[Group.RECEIVES]
+            a, b = _match(send.slices, receive.slices, alike=not send.track.messages)
             send.slices["flow"][a] = receive.slices["flow"][b] = np.arange(flow, flow + len(a))
             flow += len(a)
             joined.sends.append((send, a))
@@ -224,7 +211,7 @@ def _align(lines: list[_Line], clocks: Mapping[tuple[str, int], Clock]) -> int:
     for line in lines:
         line.slices["begin"] -= zero
         line.slices["end"] -= zero
-        line.slices = line.slices if line.track.group == "spans" else in_line(line.slices)
+        line.slices = line.slices if line.track.group == Group.SPANS else in_line(line.slices)
     return zero
 
 
@@ -242,7 +229,8 @@ def _count(
             for peer, what, lane, rows in links(ring):
                 name = Link(lane).name.lower() if lane in set(Link) else f"number {lane}"
                 comm = each.what(what).text
-                timeline.tracks.append(Track(rank, f"{name} to {peer} ({comm})", True, "link", comm))
+                about = f"{name} to {peer} ({comm})"
+                timeline.tracks.append(Track(rank, about, True, Group.LINK, comm, peer=peer, counts=lane))
                 counted = np.zeros(len(rows), COUNT)
                 counted["at"] = np.maximum(0, clock.align(rows["ns"].astype(np.int64)) - zero)
                 counted["value"], counted["track"] = rows["bytes"], len(timeline.tracks) - 1
@@ -273,7 +261,7 @@ def _about(
     return {
         "job": first.job, "size": size, "missing": [rank for rank in range(size) if rank not in byrank],
         "realtime_ns": first.realtime_ns, "monotonic_ns": first.monotonic_ns, "ranks": ranks, "comms": comms,
-        "calls": _calls(byrank, timeline.names),
+        "calls": _calls(byrank, timeline.names), "spans": _spans(byrank, timeline.names),
     }  # fmt: skip
 
 
@@ -288,3 +276,10 @@ def _calls(byrank: Mapping[int, Recorded], names: list[str]) -> dict[str, dict[s
                     "bytes": what.bytes, "site": what.site,
                 }  # fmt: skip
     return calls
+
+
+def _spans(byrank: Mapping[int, Recorded], names: list[str]) -> dict[str, dict[str, Any]]:
+    """By name: what spans tell as data."""
+    wanted = set(names)
+    every = (what for each in byrank.values() for what in each.table.values())
+    return {what.text: written(what.told) for what in every if what.told is not None and what.text in wanted}

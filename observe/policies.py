@@ -1,25 +1,25 @@
 """Replay of another order of gradients: a step's gradients and waits, replayed over one cable.
 
 `hocket.training.Scheduler` tells a trace when each gradient was ready, and how long the program waited for each average
-("gradients", spans).  Between two of these the program computes.  The cable carries as many bytes a second as it did
-while calls were under way; which gradient is next is the policy.  The run as it was must come out within a tenth.
+(`hocket.recording.GradientSpan`).  Between two of these the program computes.  The cable carries as many bytes a second
+as it did while calls were under way; which gradient is next is the policy.  The run as it was must come out within a
+tenth.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from hocket.errors import ArgumentError
 from hocket.observe.findings import Findings
+from hocket.observe.timeline import Group
 from hocket.observe.words import seconds, share
+from hocket.recording import GradientSpan
 
-GROUP = "gradients"
 POLICIES = ("fifo", "priority")
 OFF = 0.1
 """Part of the run's time by which the replay of the run as it was may be off."""
-READY, WAIT = re.compile(r"ready (.+) \((\d+) B, (\w+)\)"), re.compile(r"wait (.+)")
 
 
 class Event(NamedTuple):
@@ -89,25 +89,20 @@ def replayed(events: Sequence[Event], rate: float, policy: str) -> float:
 def _events(findings: Findings) -> tuple[int, list[Event], str, float]:
     """The rank that has told the most, what it told, its policy, and the seconds from the first to the last."""
     timeline = findings.timeline
-    tracks = {i for i, track in enumerate(timeline.tracks) if track.group == "spans" and track.name == GROUP}
-    rows = [row for row in timeline.of("spans") if int(row["track"]) in tracks]
-    by_rank: dict[int, list[tuple[int, int, str]]] = {}
-    for row in rows:
-        rank = timeline.tracks[row["track"]].process
-        by_rank.setdefault(rank, []).append((int(row["begin"]), int(row["end"]), timeline.names[row["name"]]))
+    told = timeline.as_data()
+    by_rank: dict[int, list[tuple[int, int, GradientSpan]]] = {}
+    for row in timeline.of(Group.SPANS):
+        rank, gradient = timeline.tracks[row["track"]].process, told.get(int(row["name"]))
+        if isinstance(gradient, GradientSpan):
+            by_rank.setdefault(rank, []).append((int(row["begin"]), int(row["end"]), gradient))
     if not by_rank:
         raise ArgumentError("--what-if policy: the trace has no gradients of a hocket.training.Scheduler")
     rank = max(by_rank, key=lambda each: len(by_rank[each]))
     gradients = sorted(by_rank[rank], key=lambda row: row[:2])
     events: list[Event] = []
-    own, before = POLICIES[0], gradients[0][0]
-    for begin, end, name in gradients:
-        computed = max(0, begin - before) / 1e9
-        if match := READY.fullmatch(name):
-            own = match[3]
-            events.append(Event(computed, match[1], int(match[2])))
-        elif match := WAIT.fullmatch(name):
-            events.append(Event(computed, match[1], 0))
+    own, before = gradients[0][2].order, gradients[0][0]
+    for begin, end, gradient in gradients:
+        events.append(Event(max(0, begin - before) / 1e9, gradient.name, gradient.nbytes))
         before = max(before, end)
     if own not in POLICIES:
         raise ArgumentError(f"--what-if policy: gradients in the order {own!r} are not replayed, only {POLICIES}")
@@ -116,10 +111,10 @@ def _events(findings: Findings) -> tuple[int, list[Event], str, float]:
 
 def _rate(findings: Findings, rank: int, events: Sequence[Event]) -> float:
     """Bytes a second, while a call of this rank's gradients was under way."""
-    calls = findings.timeline.of("calls")
-    tracks = enumerate(findings.timeline.tracks)
-    lanes = {i for i, track in tracks if track.process == rank and "overlap." in track.comm}
-    spans = sorted((int(row["begin"]), int(row["end"])) for row in calls if int(row["track"]) in lanes)
+    timeline = findings.timeline
+    lanes = {told.lanes for told in timeline.as_data().values() if isinstance(told, GradientSpan)}
+    own = [track.process == rank and any(name in track.comm for name in lanes) for track in timeline.tracks]
+    spans = sorted((int(row["begin"]), int(row["end"])) for row in timeline.of(Group.CALLS) if own[row["track"]])
     busy, until = 0, 0
     for begin, end in spans:
         busy += max(0, end - max(begin, until))

@@ -24,6 +24,7 @@ from hocket.observe.cables import Cable, cables
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import Calls, Findings
 from hocket.observe.policies import policy_would
+from hocket.observe.timeline import Group
 from hocket.observe.words import seconds, share
 
 MOST_CALLS = 1000
@@ -189,10 +190,10 @@ def _members(findings: Findings) -> dict[Hashable, tuple[int, ...]]:
 
 def _kinds(findings: Findings) -> dict[Hashable, tuple[Calls, float, int]]:
     """Facts of each call: those of its name, its bytes, and its pipelined segment."""
-    rows = findings.timeline.of("calls")
+    rows = findings.timeline.of(Group.CALLS)
     about = {calls.name: calls for calls in findings.calls}
     longest: dict[Hashable, int] = defaultdict(int)
-    messages = findings.timeline.of("receives")
+    messages = findings.timeline.of(Group.RECEIVES)
     for track, seq, nbytes in zip(*(messages[n].tolist() for n in ("track", "seq", "bytes")), strict=True):
         call = findings.timeline.tracks[track].comm, seq
         longest[call] = max(longest[call], nbytes)
@@ -232,7 +233,7 @@ def _links(findings: Findings) -> Links:
     if near:
         latency = statistics.median(link.latency for link in near)
         typical = Link(latency, statistics.median(link.bandwidth for link in near))
-    kernels = findings.timeline.of("kernels")
+    kernels = findings.timeline.of(Group.KERNELS)
     nbytes = int(kernels["bytes"].sum())
     reducing = float((kernels["end"] - kernels["begin"]).sum()) / 1e9 / nbytes if nbytes else 0.0
     return Links(typical, reduction=reducing, of=lines, host_of=hosts, cables=between)

@@ -24,7 +24,7 @@ from hocket.observe.files.names import check
 from hocket.observe.files.writing import write
 from hocket.observe.merging import merge
 from hocket.observe.pinging import askers, clock_of_host, ping
-from hocket.recording import RECORD, Facts, Recorded, Ring, What
+from hocket.recording import RECORD, Facts, Recorded, Ring, What, understood, written
 
 
 @contextlib.contextmanager
@@ -117,7 +117,7 @@ def _written(path: str, recorded: Sequence[Recorded], pings: Mapping[int, Sequen
 def packed(part: Recorded) -> NDArray[np.uint8]:
     """The recording as bytes: a line of JSON, and all records."""
     rings = [{**vars(ring), "records": len(ring.records)} for ring in part.rings]
-    table = {str(number): asdict(what) for number, what in part.table.items()}
+    table = {str(number): {**vars(what), "told": written(what.told)} for number, what in part.table.items()}
     head = json.dumps({"facts": asdict(part.facts), "table": table, "rings": rings}).encode() + b"\n"
     return np.concatenate([np.frombuffer(head, np.uint8), *(r.records.view(np.uint8).reshape(-1) for r in part.rings)])
 
@@ -133,5 +133,6 @@ def unpacked(data: NDArray[np.uint8]) -> Recorded:
         records = np.frombuffer(raw, RECORD, count, at)
         at += count * RECORD.itemsize
         rings.append(Ring(**{**ring, "members": tuple(ring["members"]), "records": records}))
-    table = {int(number): What(**what) for number, what in header["table"].items()}
+    whats = {int(number): {**what, "told": understood(what["told"])} for number, what in header["table"].items()}
+    table = {number: What(**what) for number, what in whats.items()}
     return Recorded(Facts(**header["facts"]), table, rings)

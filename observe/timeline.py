@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.recording import NOBODY
+from hocket.recording import NOBODY, AsData, understood
 
 SLICE = np.dtype([
     ("begin", "<i8"), ("end", "<i8"), ("flow", "<u8"), ("bytes", "<u8"), ("held", "<u8"),
@@ -23,6 +24,44 @@ VERSION = 1
 """The version of `about`, and of the rows."""
 
 
+class Group(str, enum.Enum):
+    """The meaning of the slices of a track, or of a counter's numbers."""
+
+    CALLS = "calls"
+    """From the beginning to the end of a call."""
+    QUEUE = "queue"
+    """Submitted, and not begun."""
+    UNTIMED = "untimed"
+    """Short calls, of which only the order is known."""
+    STEPS = "steps"
+    """Steps of the calls' plans."""
+    WAITS = "waits"
+    """Nothing to do but wait for a message ..."""
+    ROOM = "room"
+    """... or until a peer takes one."""
+    SENDS = "sends"
+    """A message, from when it was first offered to when all of it was handed over."""
+    RECEIVES = "receives"
+    """A message, from when it was first wanted to when all of it had come."""
+    KERNELS = "kernels"
+    """Arithmetic, summed up at the end of a step."""
+    NO_CORE = "no core"
+    """No core at the end of a wait."""
+    MARKS = "marks"
+    """The program's own."""
+    EVENTS = "events"
+    """Failures, verdicts."""
+    LONG_WAITS = "long waits"
+    """Waits that the log tells of."""
+    SPANS = "spans"
+    """Deeds that the program, or a library, tells: they may lie in each other."""
+    LINK = "link"
+    """A counter: what TCP says of a connection."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
 class Track(NamedTuple):
     """A row of the picture."""
 
@@ -31,9 +70,15 @@ class Track(NamedTuple):
     name: str
     counter: bool = False
     group: str = ""
-    """The meaning of its slices: a key of `merging.GROUPS`."""
+    """A `Group`; others are shown, and mean nothing."""
     comm: str = ""
     """The communicator."""
+    messages: bool = False
+    """Are its calls messages?  Their ranks number them each for itself, those of collectives alike."""
+    peer: int = NOBODY
+    """The rank at the other end, of a connection's counter ..."""
+    counts: int = -1
+    """... and which of its numbers this is, a `hocket.recording.Link`."""
 
 
 @dataclass
@@ -53,6 +98,20 @@ class Timeline:
         """The slices of all tracks of a group."""
         wanted = np.array([track.group == group and not track.counter for track in self.tracks], bool)
         return taken(self.slices, wanted[self.slices["track"]]) if len(self.tracks) else self.slices[:0]
+
+    def queued(self, calls: NDArray[Any]) -> NDArray[Any]:
+        """Which of these calls were asynchronous: by process, communicator and number one of those in the queue."""
+        owners: dict[tuple[int, str], int] = {}
+        each = [owners.setdefault((track.process, track.comm), len(owners)) for track in self.tracks]
+        of, both = np.array(each, np.uint64), (calls, self.of(Group.QUEUE))
+        mine, queued = (of[rows["track"]] << np.uint64(32) | rows["seq"] for rows in both)
+        return np.isin(mine, queued)
+
+    def as_data(self) -> dict[int, AsData]:
+        """By the number of a name: what spans of that name tell."""
+        told = self.about.get("spans")
+        every = {i: understood(told.get(name)) for i, name in enumerate(self.names)} if isinstance(told, dict) else {}
+        return {i: facts for i, facts in every.items() if facts is not None}
 
     def ranks(self, slices: NDArray[Any]) -> NDArray[Any]:
         """The process of each slice."""

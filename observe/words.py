@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +11,9 @@ from hocket.arguments import printable, some_of
 from hocket.observe.attribution import Cause
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import CROWDED, Findings, recurrence
-from hocket.observe.timeline import Timeline
+from hocket.observe.timeline import Group, Timeline
+from hocket.recording import HealedSpan
 
-HEALED = re.compile(r"link to rank (\d{1,9}) (healed|flaps)")
 MOST = 4
 """Culprits that are named."""
 
@@ -105,20 +105,16 @@ def _link(findings: Findings, cause: Cause) -> str:
 def _healed(findings: Findings) -> list[str]:
     """Links that broke and were made again, those that did so most often first (marks of transports/tcp/history.py)."""
     timeline = findings.timeline
-    whats = [HEALED.fullmatch(name) for name in timeline.names]
-    rows = timeline.of("spans")
-    if not any(whats) or not len(rows):
-        return []
+    told = {name: facts for name, facts in timeline.as_data().items() if isinstance(facts, HealedSpan)}
+    rows: Any = timeline.of(Group.SPANS) if told else ()
     links: dict[tuple[int, int], list[float]] = {}
     flap: set[tuple[int, int]] = set()
-    for row, rank in zip(rows, timeline.ranks(rows).tolist(), strict=True):
-        if (what := whats[int(row["name"])]) is None:
-            continue
-        link = rank, int(what[1])
-        if what[2] == "flaps":
-            flap.add(link)
-        else:
-            links.setdefault(link, []).append(float(row["end"] - row["begin"]) * 1e-9)
+    for row in rows:
+        healed, rank = told.get(int(row["name"])), timeline.tracks[row["track"]].process
+        if healed is not None and healed.flaps:
+            flap.add((rank, healed.rank))
+        elif healed is not None:
+            links.setdefault((rank, healed.rank), []).append(float(row["end"] - row["begin"]) * 1e-9)
     hosts, most = hosts_of(timeline), sorted(links.items(), key=lambda each: -len(each[1]))
     lines = []
     for (a, b), took in most[:MOST]:
@@ -131,7 +127,7 @@ def _healed(findings: Findings) -> list[str]:
 
 def _long_waits(findings: Findings) -> list[str]:
     """Waits that were logged while they lasted: also where the job ended before the wait did."""
-    rows = findings.timeline.of("long waits")
+    rows = findings.timeline.of(Group.LONG_WAITS)
     if not len(rows):
         return []
     first = rows[np.argsort(rows["begin"], kind="stable")][0]

@@ -83,6 +83,14 @@ def loopback() -> str:
     return "::1"
 
 
+def free_port(host: str = "") -> tuple[str, int]:
+    """For MASTER_ADDR and MASTER_PORT: a port of this machine on which nobody listens now."""
+    host = host or loopback()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host.partition("%")[0], 0), family=family) as free:
+        return host, free.getsockname()[1]
+
+
 def numeric(place: tuple[str, int] | tuple[str, int, int, int]) -> str:
     """The address of a socket's name; with the interface (fe80::1%eth0), where the address says nothing without it."""
     link = place[3] if len(place) == 4 else 0

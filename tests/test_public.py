@@ -60,8 +60,8 @@ NAMES = {
         FAREWELL FolderStore Store call cause has_secret here join limit local_meeting notice own_address
     """,
     "hocket.recording": """
-        Facts Kind Link NOBODY NotARecording Part RECORD Recorded Recorder Ring SPAN Standing What read
-        standings
+        AsData Facts GradientSpan HealedSpan Kind Link NOBODY NotARecording Part RECORD Recorded Recorder Ring SPAN
+        Standing What read standings understood written
     """,
     "hocket.training": """
         Adagrad Adam Again Average Cached Change Client ColumnParallel Crew CrewShards Delayed DiLoCo Downpour Experts

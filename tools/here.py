@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Callable, Iterator
-from subprocess import Popen
+from subprocess import DEVNULL, PIPE, Popen
 
 from hocket.collectives.recording import memory
 from hocket.system.cores import bound
-from hocket.system.machine import loopback
 from hocket.tools.forking import allowed
 from hocket.tools.forking.ranks import Forked, ForkServer, fork_server
 from hocket.tools.rank import Rank, common, start
@@ -60,7 +58,8 @@ class Here:
         self._started += 1
         process: Popen[bytes] | Forked
         if server is None:
-            process = start(self.command, env, reads, self.piped, recorder, cores)
+            out, own = PIPE if self.piped else None, None if reads else DEVNULL
+            process = start(self.command, env, recorder, cores, stdin=own, stdout=out, stderr=out)
         else:
             process = server.start(env, reads, None if recorder is None else (memory.HANDED, recorder), cores)
         return Rank(number, process, self.words(number), recorder)
@@ -75,11 +74,3 @@ def _recorder() -> int | None:
     with contextlib.suppress(OSError, AttributeError):  # AttributeError: this Python has no memfd_create
         return memory.make() if os.environ.get("HOCKET_RECORDER") != "0" else None
     return None
-
-
-def free_port(host: str = "") -> tuple[str, int]:
-    """For MASTER_ADDR and MASTER_PORT: a port of this machine on which nobody listens now."""
-    host = host or loopback()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host.partition("%")[0], 0), family=family) as free:
-        return host, free.getsockname()[1]

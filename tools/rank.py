@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hocket.collectives.job import last_words
 from hocket.collectives.recording import memory
@@ -83,26 +85,27 @@ def common(ranks: int, piped: bool = True) -> dict[str, str]:
 
 
 def environment(
-    number: int, ranks: int, meeting: str, secret: str, master: tuple[str, int], words: str
+    number: int, ranks: int, meeting: str, secret: str, master: tuple[str, int] | None = None, words: str = ""
 ) -> dict[str, str]:
     """The variables of rank `number` alone.  `meeting`: where the ranks meet; `words`: the file for its last words.
 
     `master`: a host and a port of this machine, for the programs of others.
     """
     size = str(ranks)
-    return {
+    env = {
         "HOCKET_RANK": str(number), "HOCKET_SIZE": size, "HOCKET_LOCAL_RANK": str(number), "HOCKET_LOCAL_SIZE": size,
-        "HOCKET_RENDEZVOUS": meeting, "HOCKET_SECRET": secret, last_words.PLACE: words,
+        "HOCKET_RENDEZVOUS": meeting, "HOCKET_SECRET": secret,
         # What torchrun sets, for programs of torch alone.
         "RANK": str(number), "WORLD_SIZE": size, "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": size,
-        "MASTER_ADDR": master[0], "MASTER_PORT": str(master[1]),
     }  # fmt: skip
+    env |= {"MASTER_ADDR": master[0], "MASTER_PORT": str(master[1])} if master else {}
+    return env | ({last_words.PLACE: words} if words else {})
 
 
 def start(
-    command: list[str], env: dict[str, str], reads: bool, piped: bool, recorder: int | None, cores: list[int]
-) -> subprocess.Popen[bytes]:
-    """In its own session.  `reads`: it has our input; `piped`: its output comes to us; `cores`: it runs on these alone.
+    command: Sequence[str], env: Mapping[str, str], recorder: int | None = None, cores: Sequence[int] = (), **pipes: Any
+) -> subprocess.Popen[Any]:
+    """In its own session, and it dies with this process.  `cores`: it runs on these alone; `pipes`: as Popen's.
 
     OSError: it cannot be run.
     """
@@ -112,16 +115,9 @@ def start(
         dies()
         os.sched_setaffinity(0, cores)
 
-    output = subprocess.PIPE if piped else None
-    if recorder is not None:
-        env = {**env, memory.HANDED: str(recorder)}
+    kept = () if recorder is None else (recorder,)
+    own = {memory.HANDED: str(recorder)} if kept else {}
     return subprocess.Popen(
-        command,
-        env=env,
-        stdin=None if reads else subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,
-        preexec_fn=before_exec if cores else dies,
-        pass_fds=() if recorder is None else (recorder,),
-    )
+        command, env={**env, **own}, start_new_session=True, preexec_fn=before_exec if cores else dies, pass_fds=kept,
+        **pipes,
+    )  # fmt: skip

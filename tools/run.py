@@ -22,9 +22,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hocket.errors import Error
+from hocket.system.machine import free_port
 from hocket.tools import elastic, tracing
 from hocket.tools.forking.ranks import ForkServer
-from hocket.tools.here import Here, free_port
+from hocket.tools.here import Here
 from hocket.tools.output import Screen, Source
 from hocket.tools.rank import Rank, environment
 from hocket.tools.remote.hosts import Host, begins, hosts

@@ -9,17 +9,20 @@ T = TypeVar("T")
 
 
 def filled(
-    things: Iterable[T], kind: Callable[[T], Hashable | None], nbytes: Callable[[T], int], most: int,
-    neighbours: bool = False,
+    things: Iterable[T], kind: Callable[[T], Hashable | None], nbytes: Callable[[T], int], most: float,
+    neighbours: bool = False, least: bool = False,
 ) -> list[list[T]]:  # fmt: skip
     """The buckets, each where its first thing stood.  A thing of kind None is alone.
 
-    `neighbours`: only things that stand side by side go together, so none overtakes another.
+    `neighbours`: only things that stand side by side go together, so none overtakes another.  `least`: a bucket is full
+    once it has so many bytes, and not before.
 
     >>> filled("aBbcA", lambda x: x.lower(), lambda x: 1, 2)
     [['a', 'A'], ['B', 'b'], ['c']]
     >>> filled("aBbcA", lambda x: x.lower(), lambda x: 1, 2, neighbours=True)
     [['a'], ['B', 'b'], ['c'], ['A']]
+    >>> filled("abcde", lambda x: "", lambda x: 2, 3, least=True)
+    [['a', 'b'], ['c', 'd'], ['e']]
     """
     buckets: list[list[T]] = []
     open: dict[Hashable, tuple[list[T], int]] = {}
@@ -28,7 +31,7 @@ def filled(
         if neighbours and of not in open:
             open.clear()
         bucket, full = open.get(of, ([], 0))
-        if not bucket or full + size > most:
+        if not bucket or (full >= most if least else full + size > most):
             bucket, full = [], 0
             buckets.append(bucket)
         bucket.append(thing)

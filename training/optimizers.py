@@ -43,17 +43,24 @@ class SGD:
         return f"SGD(lr={self.lr:g}, momentum={self.momentum:g}, nesterov={self.nesterov}, decay={self.decay:g})"
 
     def apply(self, x: Array, gradient: Array, slots: dict[str, Array], step: int) -> None:
-        lr, momentum = float(self.lr), float(self.momentum)
         for one in chunks(x):
-            w, change = x[one], gradient[one]
+            change = gradient[one]
             if self.decay:
-                change += float(self.decay) * w
-            if momentum:
-                m = slots["momentum"][one]
-                m *= momentum
-                m += change
-                change = change + momentum * m if self.nesterov else m
-            w -= lr * change
+                change += float(self.decay) * x[one]
+            descend(x, change, slots, one, float(self.lr), float(self.momentum), self.nesterov)
+
+
+def descend(
+    x: Array, change: Array, slots: dict[str, Array], one: slice, lr: float, momentum: float, nesterov: bool
+) -> None:
+    """A step of SGD, of these elements, whose gradient is `change`."""
+    if momentum:
+        m = slots["momentum"][one]
+        m *= momentum
+        m += change
+        change = change + momentum * m if nesterov else m
+    w = x[one]
+    w -= lr * change
 
 
 class Adagrad:

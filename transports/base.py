@@ -90,8 +90,9 @@ class Context:
     """Must what leaves the host be encrypted?  Transports that do not do it are not made then."""
     session: LinkSession | None = field(default=None, repr=False)
     """A transport that makes broken connections again makes this one's control connections again, too (its `heal`)."""
-    note: Callable[[str, int, float], object] = lambda what, times, seconds: None
-    """Called, from any thread, with what happened to a link, how often by now, and for how many seconds."""
+    note: Callable[..., object] = lambda what, times, seconds, healed=None: None
+    """Called, from any thread, with what happened to a link, how often by now, and for how many seconds; `healed`: the
+    rank to which a connection was made again, and does it flap?"""
 
     def hello(self, purpose: str, rank: int) -> Hello:
         """The hello of this process to `rank`'s listener; `purpose`: at most 16 bytes."""

@@ -17,6 +17,8 @@ from hocket.bench.harness.targets import Target
 COLORS = {"hocket": "#c1272d", "gloo": "#0072b2", "openmpi": "#e69f00", "mpich": "#009e73", "impi": "#7a4fa3"}
 LINES = ("-", "--", ":", "-.")
 TIME = "time (lower is better)"
+SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "hocket"}
+"""matplotlib's settings for pictures in a repository: words are text, and equal pictures are equal files."""
 MARKERS = {"hocket": "o", "gloo": "s", "openmpi": "^", "mpich": "v", "impi": "D"}
 
 
@@ -97,7 +99,7 @@ def times(path: str, processor: str, found: Sequence[Result]) -> None:
     plain = [r for r in found if _kind(r.target) == _kind(Target(2, 8))]
     ranks = Counter(r.target.ranks for r in plain)
     sizes = sorted(n for n in ranks if ranks[n] > 1)
-    with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": "hocket"}):
+    with pyplot.rc_context(SVG):
         shape: Any = {"figsize": (10, 4), "sharey": True, "squeeze": False, "layout": "constrained"}
         figure, axes = pyplot.subplots(1, max(1, len(sizes)), **shape)
         for axis, size in zip(axes[0], sizes, strict=False):
@@ -109,8 +111,18 @@ def times(path: str, processor: str, found: Sequence[Result]) -> None:
             axis.tick_params(axis="x", labelsize=8)
         figure.suptitle(f"allreduce of float32 in shared memory: {processor}", fontsize=12)
         _legend(figure, axes[0][0], 3)
-        figure.savefig(path, dpi=130, metadata={"Date": None} if path.endswith(".svg") else None)
+        save(figure, path)
     pyplot.close(figure)
+
+
+def save(figure: Any, path: str) -> None:
+    """Write a picture, SVG or PNG.  The grid says what ticks and a frame would, of which half an SVG would be made."""
+    for axis in figure.axes:
+        axis.minorticks_off()
+        axis.tick_params(bottom=False, left=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type")) if path.endswith(".svg") else None
+    figure.savefig(path, dpi=130, metadata=nothing)
 
 
 def _kind(target: Target) -> tuple[Any, ...]:

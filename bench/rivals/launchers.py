@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
 from hocket.bench.harness.team import Command
 from hocket.errors import ArgumentError
+from hocket.system.machine import free_port
 
 PYTHON = sys.executable
 
@@ -96,18 +96,12 @@ def limits(path: str) -> Command:
     shared = os.path.join(os.path.dirname(path), "shared")
     with open(shared, "wb") as file:
         file.truncate(4096)
-    common = {"LIMITS": shared, "PORT": str(_free_port())}
+    common = {"LIMITS": shared, "PORT": str(free_port("127.0.0.1")[1])}
     return Command([_worker("limits", path, {})] * 2, [{**common, "RANK": str(rank)} for rank in range(2)])
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
-
-
 def _gloo(path: str, size: int) -> Command:
-    port = str(_free_port())
+    port = str(free_port("127.0.0.1")[1])
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(size), "GLOO_SOCKET_IFNAME": "lo"}
     environments = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
     return Command([_worker("gloo", path, {})] * size, environments)

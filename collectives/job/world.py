@@ -29,6 +29,7 @@ from hocket.collectives.job.outliving import Outliving
 from hocket.collectives.recording.own import OwnRecorder
 from hocket.collectives.recording.recorder import of_process
 from hocket.collectives.recording.records import NOBODY, Kind
+from hocket.collectives.recording.spans import HealedSpan
 from hocket.collectives.waiting.pool import pool
 from hocket.control.protocol.membership import Gone
 from hocket.control.protocol.messages import Account, Fault, Goodbye, Left, Lost, Open, Told, Verdict
@@ -155,12 +156,12 @@ class World:
         self.hosts = hosts([a | b for a, b in zip(local, alike(places), strict=True)])
         """Ranks by host: those that share memory, and those that name the same machine, though memory failed them."""
 
-    def note_link(self, what: str, times: int, seconds: float) -> None:
-        """A mark, for `hocket top`, metrics and traces; in these also for how long."""
+    def note_link(self, what: str, times: int, seconds: float, healed: tuple[int, bool] | None = None) -> None:
+        """A mark, for `hocket top`, metrics and traces; in these also for how long, and what healed, as data."""
         if self.recorder is not None:
             self.recorder.put(Kind.MARK, what, times)
             now = time.monotonic_ns()
-            self.recorder.span(what, "links", now - int(seconds * 1e9), now)
+            self.recorder.span(what, "links", now - int(seconds * 1e9), now, healed and HealedSpan(*healed))
 
     def admit(self, comm: Any) -> None:
         """Add a communicator; from now on it hears what the control plane says."""

@@ -8,6 +8,7 @@ from hocket.collectives.recording import dump
 from hocket.collectives.recording.own import OwnRecorder
 from hocket.collectives.recording.processes import described, recorders
 from hocket.collectives.recording.records import Recorded
+from hocket.collectives.recording.spans import AsData
 from hocket.collectives.recording.standing import seen
 from hocket.errors import ArgumentError, TransportError
 
@@ -38,11 +39,12 @@ class Recorder:
         """Is everything recorded now (`comm.trace`, `hocket run --trace`)?"""
         return self._own.traces > 0
 
-    def span(self, name: str, begin: int, end: int, group: str = "program") -> None:
+    def span(self, name: str, begin: int, end: int, group: str = "program", told: AsData | None = None) -> None:
         """Something that the program did, or a library: from `begin` to `end`, ns of `time.monotonic_ns()`.
 
         Only traces have it, on a row of its group; without one this does nothing.  It costs a microsecond and a record.
-        Names are kept once each, up to 200 characters; there is room for some 10,000.
+        Names are kept once each, up to 200 characters; there is room for some 10,000.  `told`: what the name says, as
+        data (`hocket.recording.GradientSpan`, `HealedSpan`), for reports; spans of one name tell the same.
 
         >>> import hocket, time
         >>> def load(comm):
@@ -51,7 +53,7 @@ class Recorder:
         >>> hocket.local_world(2).run(load)[0]
         """
         if self.traced:
-            self._own.span(name, group, begin, max(begin, end))
+            self._own.span(name, group, begin, max(begin, end), told)
 
     def recorded(self) -> Recorded:
         """This rank's part, as it is now: facts, a table of texts, and for each engine an array of records."""

@@ -11,6 +11,7 @@ from hocket.collectives.recording import memory
 from hocket.collectives.recording.links import Links
 from hocket.collectives.recording.recorder import Recorder, Writer
 from hocket.collectives.recording.records import NOBODY, SPAN, Kind, Recorded, read, shortened
+from hocket.collectives.recording.spans import AsData, written
 from hocket.errors import Error
 
 if TYPE_CHECKING:
@@ -107,10 +108,11 @@ class OwnRecorder:
             # The process's table gives the number: a trace's has the same lines in the same order.
             self._own.put(kind, "", value, peer, seq, self.recorder.text(text), lane)
 
-    def span(self, name: str, group: str, begin: int, end: int) -> None:
+    def span(self, name: str, group: str, begin: int, end: int, told: AsData | None = None) -> None:
         """Something that the program did, CLOCK_MONOTONIC ns: in traces alone, or marks would leave the ring."""
         if self.traces and self._own is not None:
-            what, of = self.recorder.text(name), self.recorder.text(group)
+            of = self.recorder.text(group)
+            what = self.recorder.line({"text": name[:200], **written(told)}) if told else self.recorder.text(name)
             self._own.put(Kind.MARK, "", end - begin, seq=of, what=what, lane=SPAN, ns=end)
 
     def recorded(self) -> Recorded:

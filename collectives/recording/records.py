@@ -45,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.collectives.recording.recorder import fence
+from hocket.collectives.recording.spans import AsData, understood
 from hocket.errors import Error
 
 MAGIC, VERSION = b"hocketR", 1
@@ -158,6 +159,8 @@ class What:
     fingerprint: int = 0
     site: str = ""
     """The line of the user's program that made it first."""
+    told: AsData | None = None
+    """The facts of a span, as data."""
 
 
 NOTHING = What()
@@ -313,7 +316,7 @@ def _what(line: dict[str, Any]) -> What:
         return NOTHING
     text, collective, algorithm, over = (_text(line.get(k)) for k in ("text", "collective", "algorithm", "transports"))
     nbytes, fingerprint = _whole(line.get("bytes")), _whole(line.get("fingerprint"))
-    return What(text, collective, algorithm, over, nbytes, fingerprint, _text(line.get("site")))
+    return What(text, collective, algorithm, over, nbytes, fingerprint, _text(line.get("site")), understood(line))
 
 
 def _facts(head: Any, about: dict[str, Any]) -> Facts:

@@ -29,7 +29,7 @@ from hocket.conformance.gpu_check.rows import Finding, Options, heard, say, tabl
 from hocket.errors import ArgumentError, Error
 from hocket.system.cores import processor, usable_cores
 from hocket.system.cuda import driver
-from hocket.system.parent import die_with
+from hocket.tools.rank import start
 
 BUDGET = 570.0
 """Seconds for all parts together."""
@@ -104,12 +104,10 @@ def watched(part: Section, options: Options, limit: float, path: str | None = No
     rows: list[Finding] = []
     command = [sys.executable, "-W", "ignore", "-X", "faulthandler", "-m", "hocket.conformance.gpu_check"]
     command += ["--perform", part.where, json.dumps(options._asdict())]
-    start = time.monotonic()
+    began = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(
-            command, env={**ENVIRONMENT, **os.environ}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-            text=True, errors="replace", start_new_session=True, preexec_fn=die_with(os.getpid()),
-        )  # fmt: skip
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": log}
+        process = start(command, {**ENVIRONMENT, **os.environ}, text=True, errors="replace", **pipes)
         reader = threading.Thread(target=_read, args=(process.stdout, rows), daemon=True)
         reader.start()
         ended = _end(process, limit)
@@ -119,7 +117,7 @@ def watched(part: Section, options: Options, limit: float, path: str | None = No
     if path:
         with open(path, "a", encoding="utf-8") as file:
             file.write(f"--- {part.name}\n{words}\n")
-    took = time.monotonic() - start
+    took = time.monotonic() - began
     if ended == 0:
         return [*rows, Finding("the part", "complete", ok=True, note=f"{took:.1f} s")]
     why = f"not at its end after {limit:.0f} s" if ended is None else f"ended with {ended}"

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from hocket.conformance.gpu_check.rows import Finding, Options
+from hocket.tools.rank import environment
 
 SPAWN = multiprocessing.get_context("spawn")  # a process that has a context must not fork
 LIMIT = 20.0
@@ -47,14 +48,11 @@ def together(name: str, calls: Sequence[Callable[[], object]], seconds: float,
 
 
 def job(name: str, size: int, work: Callable[[Any, Options], object], options: Options, seconds: float,
-        ends: Mapping[int, int] | None = None, **environment: str) -> Iterator[Finding]:
+        ends: Mapping[int, int] | None = None, **more: str) -> Iterator[Finding]:
     """work(comm, options) on `size` ranks of hocket."""
     with tempfile.TemporaryDirectory(prefix="hocket-gpu-") as place:
-        base = {
-            "HOCKET_SIZE": str(size), "HOCKET_LOCAL_SIZE": str(size), "HOCKET_RENDEZVOUS": f"unix:{place}/meet",
-            "HOCKET_SECRET": secrets.token_hex(32), "PLACE": place, "GLOO_SOCKET_IFNAME": "lo", **environment,
-        }  # fmt: skip
-        ranks = [{**base, "HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)} for rank in range(size)]
+        own, secret = {"PLACE": place, "GLOO_SOCKET_IFNAME": "lo", **more}, secrets.token_hex(32)
+        ranks = [own | environment(rank, size, f"unix:{place}/meet", secret) for rank in range(size)]
         yield from together(name, [partial(_rank, env, work, options) for env in ranks], seconds, ends)
 
 

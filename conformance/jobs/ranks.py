@@ -6,14 +6,16 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from hocket.system.namespaces.hosts import PORT, V4, on
-from hocket.system.parent import die_with
+from hocket.errors import ArgumentError
+from hocket.system.namespaces.hosts import PORT, V4, hosts, on, refusal, remove_stale
+from hocket.tools.rank import environment, start
 
 
 def main_or_rank(main: Callable[[], int], rank: Callable[..., None]) -> NoReturn:
@@ -22,6 +24,11 @@ def main_or_rank(main: Callable[[], int], rank: Callable[..., None]) -> NoReturn
         sys.exit(main())
     rank(*sys.argv[2:])
     sys.exit(0)
+
+
+def again(module: str, *said: object, warns: bool = True) -> list[str]:
+    """The words that start a rank of such a program, a module of ours; `said`: its further arguments."""
+    return [sys.executable, *([] if warns else ["-W", "ignore"]), "-m", module, "rank", *map(str, said)]
 
 
 Command = tuple[Sequence[str], Mapping[str, str]]
@@ -33,24 +40,19 @@ def on_this_machine(words: Sequence[str], size: int, place: str, **more: str) ->
 
     They have torchrun's RANK, WORLD_SIZE and LOCAL_RANK, too.  `more`: further variables of their environment.
     """
-    env = {
-        **os.environ, "HOCKET_SIZE": str(size), "HOCKET_LOCAL_SIZE": str(size), "WORLD_SIZE": str(size), "PLACE": place,
-        "HOCKET_RENDEZVOUS": f"unix:{place}/meet", "HOCKET_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": "1",
-        **more,
-    }  # fmt: skip
-    names = "HOCKET_RANK", "HOCKET_LOCAL_RANK", "RANK", "LOCAL_RANK"
-    return [(words, {**env, **dict.fromkeys(names, str(rank))}) for rank in range(size)]
+    env, secret = {**os.environ, "PLACE": place, "OMP_NUM_THREADS": "1"}, secrets.token_hex(16)
+    return [
+        (words, {**env, **environment(rank, size, f"unix:{place}/meet", secret), **more}) for rank in range(size)
+    ]  # fmt: skip
 
 
 @contextlib.contextmanager
-def started(commands: Iterable[Command], **pipes: int) -> Iterator[list[subprocess.Popen[str]]]:
+def started(commands: Iterable[Command], **pipes: Any) -> Iterator[list[subprocess.Popen[str]]]:
     """A process for each command, whose output is read here; all are gone after the block.  `pipes`: as Popen's."""
     with contextlib.ExitStack() as stack:
         ranks: list[subprocess.Popen[str]] = []
         for words, env in commands:
-            ranks.append(
-                subprocess.Popen(words, env=env, text=True, preexec_fn=die_with(os.getpid()),
-                                 **{"stdout": subprocess.PIPE, **pipes}))  # type: ignore[call-overload]  # fmt: skip
+            ranks.append(start(words, env, text=True, **{"stdout": subprocess.PIPE, **pipes}))
             stack.callback(_end, ranks[-1])
         yield ranks
 
@@ -90,6 +92,25 @@ def found_on(
             for rank in range(size)
         ]
         return findings(commands, what, seconds)
+
+
+@contextlib.contextmanager
+def cabled(rate: str | None = None, queue: str | None = None) -> Iterator[list[str]]:
+    """The names of two hosts with a cable between them, of this rate in tc's words; as `hosts`.
+
+    They are removed when SIGTERM ends this program, too.
+    """
+    hosts_may_come(rate)
+    with hosts(rate, queue) as names:
+        yield names
+
+
+def hosts_may_come(rate: str | None = None) -> None:
+    """ArgumentError where there can be no hosts, with cables of this rate.  Those of programs that died are removed."""
+    if why := refusal(rate):
+        raise ArgumentError(why)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that their blocks end
+    remove_stale()
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hocket.system.namespaces.hosts import V4, on
-from hocket.system.parent import die_with
+from hocket.tools.rank import start
 
 TRANSPORTS = ("shm", "tcp", "hosts")
 """Shared memory; TCP on one host; both, on two hosts that are network namespaces (system/namespaces/hosts.py)."""
@@ -98,10 +98,8 @@ class Trial:
         else:
             before, who = [], {"HOCKET_RANK": str(rank), "HOCKET_LOCAL_RANK": str(rank)}
         with open(self._path(f"{rank}.out"), "wb") as out, open(self._path(f"{rank}.err"), "wb") as err:
-            return subprocess.Popen(
-                [*before, *self.words], env={**self.env, **who}, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                start_new_session=True, preexec_fn=die_with(os.getpid()),
-            )  # fmt: skip
+            own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            return start([*before, *self.words], {**self.env, **who}, **own)
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)

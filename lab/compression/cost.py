@@ -10,7 +10,6 @@ saves more than the cores take, where nothing hides behind the computation.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -25,7 +24,7 @@ import numpy as np
 import hocket
 from hocket.compression import Compressor
 from hocket.lab.compression.ddp import resnet18
-from hocket.lab.overlap.shaped import heading
+from hocket.lab.program import arguments, heading
 
 METHODS = (
     "int8", "int4", "sign", "elias:4", "topk:0.01", "ef21:topk:0.01", "doublesqueeze:sign", "dgc:0.001",
@@ -59,9 +58,7 @@ def _copies(given: Sequence[Any]) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.compression.cost", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="(7)")
-    rounds = parser.parse_args(argv).rounds
+    rounds = arguments("hocket.lab.compression.cost", __doc__, argv, rounds=7).rounds
     heading(["method", "ms of a core", "GB/s of float32", "times fewer bytes", "pays below, Gbit/s"])
     for method in METHODS:
         with hocket.local_world(2) as world:

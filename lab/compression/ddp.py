@@ -10,19 +10,16 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.system.namespaces.hosts import CABLE, hosts, refusal, remove_stale, sent
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import arguments
+from hocket.system.namespaces.hosts import CABLE, sent
 
 OURS = ("float32", "int8", "powersgd:4", "powersgd:4:bf16", "topk:0.01")
 GLOOS = ("float32", "fp16", "powersgd:4")
@@ -139,16 +136,10 @@ def report(rows: Sequence[dict[str, Any]], rate: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.compression.ddp", description=__doc__.split("\n")[0])
-    parser.add_argument("--rate", default="100mbit", help="of the cable, in tc's words (100mbit)")
-    options = parser.parse_args(argv)
-    if why := refusal(options.rate):
-        raise ArgumentError(why)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the hosts are removed
+    options = arguments("hocket.lab.compression.ddp", __doc__, argv, rate="100mbit")
     os.environ["GLOO_SOCKET_IFNAME"] = CABLE
-    remove_stale()
-    with hosts(options.rate) as names:
-        words = [sys.executable, "-W", "ignore", "-m", "hocket.lab.compression.ddp", "rank"]
+    with cabled(options.rate) as names:
+        words = again("hocket.lab.compression.ddp", warns=False)
         report(found_on(names, 2, words, "ddp", PATIENCE), options.rate)
     return 0
 

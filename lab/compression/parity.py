@@ -11,7 +11,6 @@ has none must be worse.  A row takes 40 s of two cores of an AMD EPYC.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import hocket
-from hocket.arguments import choices
 from hocket.compression import (
     DGC,
     EF21,
@@ -34,21 +31,20 @@ from hocket.compression import (
     TopK,
     resolved,
 )  # fmt: skip
-from hocket.errors import ArgumentError
 from hocket.lab.outer.digits import (
     EACH,
-    FOLDS,
     LAYERS,
     MOMENTUM,
-    SEEDS,
+    WORDS,
     Array,
     Data,
-    data,
     gradients,
     judged,
     rate_of,
+    tabled,
     weights,
 )
+from hocket.lab.program import arguments
 
 EPOCHS = 20
 
@@ -151,31 +147,14 @@ def _average(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = __doc__.split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.compression.parity", description=words)
-    parser.add_argument("--shards", choices=["iid", "sorted"], default="iid", help="of the images to train with")
-    parser.add_argument("--rows", help=f"which ways, with commas; known: {', '.join(ROWS)}".replace("%", "%%"))
-    parser.add_argument("--models", type=int, default=FOLDS * SEEDS, help="1 to 25 (25)")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    options = parser.parse_args(argv)
-    usual = IID if options.shards == "iid" else SORTED
-    names = options.rows.split(",") if options.rows else usual
-    if wrong := [name for name in names if name not in ROWS]:
-        raise ArgumentError(f"{wrong[0]!r} is unknown; {choices(wrong[0], ROWS)}")
-    comm = hocket.init()
-    known = data(options.models, options.shards)
-    if comm.rank == 0:
-        print(f"# {options.models} models, {comm.size} ranks, {options.shards} shards, {options.epochs} epochs")
-        print("| method | accuracy, % | loss in training | bits of a parameter | ratio | s |")
-        print("|---|---|---|---|---|---|")
-    for name in names:
-        made = trained(comm, ROWS[name], known, options.epochs, options.shards)
-        if comm.rank == 0:
-            spread = f"{made.accuracy.mean():.2f} ± {made.accuracy.std():.2f}"
-            cost = f"{made.bits:.2f} | {32 / made.bits:.1f} | {made.seconds:.0f}"
-            print(f"| {name} | {spread} | {made.loss:.4f} | {cost} |", flush=True)
-    comm.close()
-    return 0
+    def usual(shards: str) -> Sequence[str]:
+        return IID if shards == "iid" else SORTED
+
+    def cost(made: Outcome) -> str:
+        return f"{made.bits:.2f} | {32 / made.bits:.1f} | {made.seconds:.0f}"
+
+    options = arguments("hocket.lab.compression.parity", __doc__, argv, **WORDS, epochs=EPOCHS)
+    return tabled(options, ROWS, usual, ",", "bits of a parameter | ratio | s", trained, cost)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,8 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,9 +22,9 @@ import numpy as np
 import hocket
 from hocket.compression import DGC, Compressor, allreduce_sparse
 from hocket.compression.sparse.allreduce import WAYS
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import arguments
+from hocket.system.namespaces.hosts import sent
 
 N, K = 1_000_000, 10_000
 SIZES = (2, 4, 8)
@@ -103,8 +100,7 @@ def _time(comm: Any) -> list[dict[str, Any]]:
 
 def asked(names: Sequence[str], each: int, what: str) -> list[dict[str, Any]]:
     """The numbers of `each` ranks on every host about "bytes", "dgc" or "time"."""
-    words = [sys.executable, "-W", "ignore", "-m", "hocket.lab.compression.sparse", "rank", what]
-    return found_on(names, each, words, what, PATIENCE)
+    return found_on(names, each, again("hocket.lab.compression.sparse", what, warns=False), what, PATIENCE)
 
 
 def report_bytes(names: Sequence[str]) -> None:
@@ -135,15 +131,8 @@ def report_time(names: Sequence[str], rate: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = __doc__.split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.compression.sparse", description=words)
-    parser.add_argument("--rate", default="100mbit", help="of the cable, in tc's words (100mbit)")
-    options = parser.parse_args(argv)
-    if why := refusal(options.rate):
-        raise ArgumentError(why)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the hosts are removed
-    remove_stale()
-    with hosts(options.rate) as names:
+    options = arguments("hocket.lab.compression.sparse", __doc__, argv, rate="100mbit")
+    with cabled(options.rate) as names:
         report_time(names, options.rate)
         os.environ["HOCKET_TRANSPORT"] = "tcp"
         report_bytes(names)

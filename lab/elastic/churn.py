@@ -23,6 +23,7 @@ from hocket.conformance.jobs.trial import LOOK
 from hocket.conformance.survive import judge
 from hocket.conformance.survive.__main__ import RANK
 from hocket.conformance.survive.events import Story, Wrong
+from hocket.lab.program import arguments
 
 WANTED = 0.9
 
@@ -92,16 +93,9 @@ def done(story: Story) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.elastic.churn", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--each", type=float, default=20.0, help="seconds from loss to loss (20)")
-    parser.add_argument("--least", type=int, default=4, help="ranks at least (4)")
-    parser.add_argument("--most", type=int, default=8, help="ranks at most (8)")
-    parser.add_argument("--mb", type=float, default=1.0, help="megabytes of state (1)")
-    parser.add_argument("--step", type=float, default=0.1, help="seconds that a step computes (0.1)")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(argv)
+    options = arguments(
+        "hocket.lab.elastic.churn", __doc__, argv, seconds=600.0, each=20.0, least=4, most=8, mb=1.0, step=0.1, seed=1,
+    )  # fmt: skip
     made = job(options)
     print(f"# {options.least} to {options.most} ranks, {options.mb:g} MB, a loss every {options.each:g} s, "
           f"{os.cpu_count()} cores")  # fmt: skip

@@ -9,7 +9,6 @@ of the others.  `--comes`: `Communicator.come` in place of renew, as a Crew call
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -21,6 +20,7 @@ from hocket.control.protocol.generations import Generation, Generations, To
 from hocket.control.protocol.messages import pack
 from hocket.control.protocol.seats import Seat
 from hocket.control.protocol.words import Call
+from hocket.lab.program import arguments
 
 RANKS = "4,16,64,256,1000"
 
@@ -105,11 +105,7 @@ def costs(count: int, comes: bool) -> list[tuple[str, Cost]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.elastic.renewals", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--ranks", default=RANKS, help=f"how many, with commas between ({RANKS})")
-    parser.add_argument("--comes", action="store_true")
-    options = parser.parse_args(argv)
+    options = arguments("hocket.lab.elastic.renewals", __doc__, argv, ranks=RANKS, comes=False)
     print("| ranks | | messages | a rank | kB | chain | leader, ms | another, ms |\n|---|---|---|---|---|---|---|---|")
     for count in map(int, options.ranks.split(",")):
         for what, cost in costs(count, options.comes):

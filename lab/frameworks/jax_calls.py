@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ import numpy as np
 import hocket
 from hocket.arguments import human
 from hocket.system.cores import processor
+from hocket.system.machine import free_port
 
 SIZES = ((8, 60), (64 << 10, 40), (1 << 20, 10), (16 << 20, 2))
 """Bytes, and how often a block runs a program of one call; a program with a loop runs a quarter as often."""
@@ -136,13 +136,10 @@ def main() -> None:
     if len(sys.argv) > 1:
         rank(sys.argv[1])
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     launcher = [sys.executable, "-m", "hocket", "run", "-n", "2", "--no-prefix", "--"]
     if importlib.util.find_spec("mpi4jax"):
         launcher = [shutil.which("mpirun") or "mpirun", "-n", "2", sys.executable]
-    sys.exit(subprocess.run([*launcher, "-m", "hocket.lab.frameworks.jax_calls", port]).returncode)
+    sys.exit(subprocess.run([*launcher, "-m", "hocket.lab.frameworks.jax_calls", str(free_port()[1])]).returncode)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from hocket.system.cores import processor
+from hocket.system.machine import free_port
+from hocket.tools.rank import start
 from hocket.xla import loading
 
 ROUNDS = 7
@@ -118,41 +119,44 @@ def doors(folder: str) -> dict[str, str]:
 
 def block(name: str, library: str, size: int, program: str = "hocket.lab.frameworks.jax_psum") -> Table:
     """The slower rank's times of a program that takes --port, --size and --rank, and prints a table."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     chosen = {loading.FILE: library, loading.CHOICE: "mpi"} if library else {loading.CHOICE: "gloo"}
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "RANKS": str(size), "OMP_NUM_THREADS": "1", **chosen}
-    command = [sys.executable, "-m", program, "--port", port, "--size", str(size)]
+    command = [sys.executable, "-m", program, "--port", str(free_port()[1]), "--size", str(size)]
     if name == "MPICH":
         starts = [[shutil.which("mpiexec", path=sysconfig.get_path("scripts")) or "mpiexec", "-n", str(size), *command]]
     else:
         starts = [[*command, "--rank", str(number)] for number in range(size)]
-    ranks = [subprocess.Popen(each, env=env, stdout=subprocess.PIPE, text=True) for each in starts]
+    ranks = [start(each, env, stdout=subprocess.PIPE, text=True) for each in starts]
     tables = [json.loads(line) for each in ranks for line in re.findall(r"\{[^{}]+\}", each.communicate()[0])]
     assert len(tables) == size, f"{name}: a rank has failed"
     return {row: max(each[row] for each in tables) for row in tables[0]}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def blocks(doc: str | None, rank: Callable[[int, int, str], None]) -> int:
+    """The number of blocks that are wanted.  In a process of a block, do what a rank does, and end."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=3)
-    parser.add_argument("--rank", type=int, default=int(os.environ.get("PMI_RANK", "-1")), help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, default=int(os.environ.get("PMI_RANK", "0")), help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, default=2, help=argparse.SUPPRESS)
     parser.add_argument("--port", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.port:
         rank(options.rank, options.size, options.port)
-        return
+        sys.exit(0)
+    return int(options.blocks)
+
+
+def main() -> None:
+    count = blocks(__doc__, rank)
     with tempfile.TemporaryDirectory() as folder:
         ways = doors(folder)
         found: dict[str, dict[str, list[float]]] = {}
-        for _ in range(options.blocks):
+        for _ in range(count):
             for size in (2, 4):
                 for name, library in ways.items():
                     for row, value in block(name, library, size).items():
                         found.setdefault(row, {}).setdefault(name, []).append(value)
-    print(f"microseconds a call; {processor()}, medians of {options.blocks} blocks")
+    print(f"microseconds a call; {processor()}, medians of {count} blocks")
     print(f"| | {' | '.join(ways)} |\n|---|{'---|' * len(ways)}")
     for row, each in found.items():
         print(f"| {row} | {' | '.join(f'{statistics.median(each[name]):.1f}' for name in ways)} |")

@@ -8,14 +8,13 @@ once.  The losses of the first steps are compared with those of one process alon
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
 import time
 from typing import Any
 
-from hocket.lab.frameworks.jax_psum import Table, block, doors, leave
+from hocket.lab.frameworks.jax_psum import Table, block, blocks, doors, leave
 from hocket.system.cores import processor
 
 WORDS, WIDTH, LAYERS, HEADS, LENGTH, BATCH = 1024, 256, 6, 4, 32, 8
@@ -119,23 +118,15 @@ def losses(table: Table) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=3)
-    parser.add_argument("--rank", type=int, default=int(os.environ.get("PMI_RANK", "0")), help=argparse.SUPPRESS)
-    parser.add_argument("--size", type=int, default=2, help=argparse.SUPPRESS)
-    parser.add_argument("--port", default="", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.port:
-        rank(options.rank, options.size, options.port)
-        return
+    count = blocks(__doc__, rank)
     expected = alone()
-    print(f"milliseconds; {processor()}, medians of {options.blocks} blocks; losses of one process: {expected}")
+    print(f"milliseconds; {processor()}, medians of {count} blocks; losses of one process: {expected}")
     with tempfile.TemporaryDirectory() as folder:
         ways = doors(folder)
         print(f"| | {' | '.join(ways)} |\n|---|{'---|' * len(ways)}")
         for size in (2, 4):
             found: dict[str, list[float]] = {}
-            for _ in range(options.blocks):
+            for _ in range(count):
                 for name, library in ways.items():
                     table = block(name, library, size, "hocket.lab.frameworks.jax_transformer")
                     found.setdefault(name, []).append(table["step"])

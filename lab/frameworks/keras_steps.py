@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ import numpy as np  # noqa: E402
 
 import hocket  # noqa: E402
 from hocket import Communicator  # noqa: E402
+from hocket.system.machine import free_port  # noqa: E402
 
 WIDTHS, ROWS = (512, 1024, 1024, 1024), 32
 BLOCKS, STEPS = 10, 8
@@ -140,10 +140,7 @@ def in_mirrored(strategy: Any) -> Block:
 
 def mirrored(comm: Communicator) -> Any:
     """The strategy over the ranks, which has to be made before TensorFlow does anything."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    workers = [f"127.0.0.1:{each}" for each in comm.share(port)]
+    workers = [f"127.0.0.1:{port}" for port in comm.share(free_port("127.0.0.1")[1])]
     task = {"type": "worker", "index": comm.rank}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
     import tensorflow as tf

@@ -9,7 +9,6 @@ range of the ratios of neighbours.  Bins, which are found once before, and the m
 from __future__ import annotations
 
 import contextlib
-import socket
 import statistics
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import numpy as np
 import hocket
 import hocket.lightgbm
 from hocket.system.cores import processor
+from hocket.system.machine import free_port
 
 TURNS = 7
 CASES = {"narrow": (20_000, 20, 31), "wide": (20_000, 500, 31), "many leaves": (20_000, 50, 255)}
@@ -37,9 +37,7 @@ def over_hocket(comm: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def over_sockets(comm: Any) -> Iterator[None]:
     """Do once what `machines=` in the parameters does."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        ports = comm.allgather_object(one.getsockname()[1])
+    ports = comm.allgather_object(free_port("127.0.0.1")[1])
     machines = ",".join(f"127.0.0.1:{port}" for port in ports).encode()
     library = lgb.basic._LIB
     assert library.LGBM_NetworkInit(machines, ports[comm.rank], 2, comm.size) == 0, library.LGBM_GetLastError()

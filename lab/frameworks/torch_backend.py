@@ -19,7 +19,6 @@ import argparse
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -28,7 +27,7 @@ from typing import Any
 from hocket.bench.harness import machine
 from hocket.bench.harness.page import into
 from hocket.bench.harness.table import micro
-from hocket.conformance.jobs.ranks import found_here, main_or_rank
+from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
 from hocket.errors import ArgumentError
 
 BEGIN = "<!-- hocket.lab.frameworks.torch_backend -->"
@@ -47,7 +46,7 @@ HEADER = "| what | ranks | hocket us | gloo us | x faster | wanted |\n|---|---|-
 
 def run(ranks: int) -> list[dict[str, Any]]:
     """Run a job; the numbers that rank 0 found.  All ranks are gone afterwards."""
-    words = [sys.executable, "-W", "ignore", "-m", "hocket.lab.frameworks.torch_backend", "rank"]
+    words = again("hocket.lab.frameworks.torch_backend", warns=False)
     return found_here(words, ranks, "torch_backend", PATIENCE, GLOO_SOCKET_IFNAME="lo")
 
 

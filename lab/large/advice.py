@@ -12,9 +12,7 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -24,10 +22,8 @@ import numpy as np
 
 import hocket
 from hocket.algorithms import topology
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import arguments, heading
 from hocket.tools.advise.costs import Costs, Model, Plan
 from hocket.training import SGD, Mesh, Pipeline, Sharded
 
@@ -95,17 +91,10 @@ def _measured(comm: Any, plan: Plan, steps: int) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=str(__doc__).split("\n")[0])
-    parser.add_argument("--best", type=int, default=3, help="meshes, the best ones (3)")
-    parser.add_argument("--steps", type=int, default=5, help="(5)")
-    options = parser.parse_args(argv)
-    if why := refusal(RATE):
-        raise ArgumentError(why)
+    options = arguments(MODULE, __doc__, argv, best=3, steps=5)
     heading(["data", "pipe", "tensor", "micro-batches", "predicted, ms", "measured, ms", "measured / predicted"])
-    remove_stale()
-    with hosts(RATE) as made:
-        words = [sys.executable, "-m", MODULE, "rank", str(options.best), str(options.steps)]
-        rows = found_on(made, RANKS, words, "advice", PATIENCE)
+    with cabled(RATE) as made:
+        rows = found_on(made, RANKS, again(MODULE, options.best, options.steps), "advice", PATIENCE)
     for row in rows:
         plan = Plan(*row["plan"])
         print(

@@ -13,17 +13,15 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hocket.conformance.jobs.ranks import found_here, main_or_rank
-from hocket.lab.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
+from hocket.lab.program import arguments, heading
 
 MODULE = "hocket.lab.large.beside_torch"
 PATIENCE, LAYERS, BATCH, MICRO = 500.0, 4, 32, 8
@@ -240,16 +238,12 @@ def _pipelining(width: int, group: Any) -> Step:
 
 def run(ranks: int, width: int, steps: int) -> list[dict[str, Any]]:
     """Run a job; the numbers that rank 0 found.  All ranks are gone afterwards."""
-    words = [sys.executable, "-W", "ignore", "-m", MODULE, "rank", str(width), str(steps)]
+    words = again(MODULE, width, steps, warns=False)
     return found_here(words, ranks, "beside_torch", PATIENCE, GLOO_SOCKET_IFNAME="lo")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=str(__doc__).split("\n")[0])
-    parser.add_argument("--ranks", default="2,4", help="how many, one after the other (2,4)")
-    parser.add_argument("--width", type=int, default=1024, help="of the layers (1024)")
-    parser.add_argument("--steps", type=int, default=21, help="(21)")
-    options = parser.parse_args(argv)
+    options = arguments(MODULE, __doc__, argv, ranks="2,4", width=1024, steps=21)
     heading(["model", "ranks", "ours, ms", "torch on hocket, ms", "ours / that", "torch on Gloo, ms", "that / ours"])
     for ranks in map(int, options.ranks.split(",")):
         for row in run(ranks, options.width, options.steps):

@@ -13,9 +13,7 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,10 +21,9 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import CABLE, hosts, ip, refusal, remove_stale
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import arguments, heading
+from hocket.system.namespaces.hosts import CABLE, ip
 from hocket.training import Experts
 
 MODULE = "hocket.lab.large.experts"
@@ -118,21 +115,13 @@ def _packets() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=str(__doc__).split("\n")[0])
-    parser.add_argument("--ranks", type=int, default=4, help="on each host (4)")
-    parser.add_argument("--tokens", type=int, default=64, help="of a rank (64)")
-    parser.add_argument("--width", type=int, default=64, help="of a token, float64 (64)")
-    parser.add_argument("--rounds", type=int, default=20, help="of exchanges whose packets are counted (20)")
-    options = parser.parse_args(argv)
-    if why := refusal():
-        raise ArgumentError(why)
+    options = arguments(MODULE, __doc__, argv, ranks=4, tokens=64, width=64, rounds=20)
     heading([
         "top", "capacity", "rows travel in", "largest difference", "rows left out", "bytes of rows, in the law's",
         "packets of a host and exchange", "messages that must cross", "exchange, ms",
     ])  # fmt: skip
-    remove_stale()
-    with hosts() as names:
-        words = [sys.executable, "-m", MODULE, "rank", *map(str, (options.tokens, options.width, options.rounds))]
+    with cabled() as names:
+        words = again(MODULE, options.tokens, options.width, options.rounds)
         rows = found_on(names, options.ranks, words, "experts", PATIENCE)
     for row in rows:
         way = "two steps" if row["two"] else "one"

@@ -18,7 +18,7 @@ import torch
 
 import hocket
 from hocket.conformance.jobs.ranks import main_or_rank
-from hocket.lab.overlap.shaped import heading, on_a_cable, options, tell
+from hocket.lab.program import arguments, heading, on_a_cable, tell
 from hocket.system.namespaces.hosts import sent
 from hocket.torch import DistributedOptimizer
 from hocket.training.large.factors import costs
@@ -65,9 +65,7 @@ def rank(samples: str, steps: str, wide: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = options(MODULE, __doc__ or "")
-    made.add_argument("--samples", type=int, default=32, help="of a rank and step (32)")
-    given = made.parse_args(argv)
+    given = arguments(MODULE, __doc__, argv, rates="100mbit,1gbit", quick=False, samples=32)
     wide = 256 if given.quick else WIDE
     layers = [costs(wide, n, given.samples, 2) for n in (wide, wide, CLASSES)]
     laws = {"None": sum(each.dense for each in layers) * 2, "auto": sum(min(each) for each in layers) * 2}

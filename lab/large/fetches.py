@@ -8,9 +8,7 @@ normal numbers).  Bytes are the kernel's, in the model's; times are medians of t
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -20,10 +18,9 @@ import numpy as np
 
 import hocket
 from hocket import Layout
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import CABLE, V4, hosts, refusal, remove_stale, sent
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import arguments, heading
+from hocket.system.namespaces.hosts import CABLE, V4, sent
 
 MODULE = "hocket.lab.large.fetches"
 PATIENCE, ROUNDS, EACH, SECRET = 300.0, 5, 2, "of this measurement"
@@ -82,17 +79,9 @@ def _stand(world: Any) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--mb", type=float, default=48.0, help="megabytes of the model (48)")
-    parser.add_argument("--rate", default="1gbit", help="of the cable, in tc's words (1gbit)")
-    options = parser.parse_args(argv)
-    if why := refusal(options.rate):
-        raise ArgumentError(why)
-    remove_stale()
-    words = [sys.executable, "-m", MODULE, "rank", str(options.mb)]
-    with hosts(options.rate) as names:
-        found = found_on(names, EACH, words, MODULE, PATIENCE, HOCKET_IFACE=CABLE)
+    options = arguments(MODULE, __doc__, argv, mb=48.0, rate="1gbit")
+    with cabled(options.rate) as names:
+        found = found_on(names, EACH, again(MODULE, options.mb), MODULE, PATIENCE, HOCKET_IFACE=CABLE)
     bits = {"gbit": 1e9, "mbit": 1e6}[options.rate[-4:]] * float(options.rate[:-4])
     nbytes = int(options.mb * 250_000) // 1024 // EACH * EACH * 4096
     heading(("way", "cable, MB", "over the model's", "ms", "over the cable's time"))

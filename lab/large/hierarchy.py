@@ -13,9 +13,7 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -24,11 +22,9 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.collectives.measuring.cases import parse_size
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import arguments, heading
+from hocket.system.namespaces.hosts import sent
 from hocket.training import SGD, Mesh, Sharded
 
 MODULE = "hocket.lab.large.hierarchy"
@@ -94,22 +90,13 @@ def _measured(comm: Any, x: Any, what: str, call: Callable[[], object], rounds: 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=str(__doc__).split("\n")[0])
-    parser.add_argument("--rate", default="100mbit", help="of the cable, in tc's words (100mbit)")
-    parser.add_argument("--bytes", type=parse_size, default=4 << 20, help="of the vector (4M)")
-    parser.add_argument("--ranks", type=int, default=4, help="on each host (4)")
-    parser.add_argument("--rounds", type=int, default=5, help="(5)")
-    options = parser.parse_args(argv)
-    if why := refusal(options.rate):
-        raise ArgumentError(why)
+    options = arguments(MODULE, __doc__, argv, rate="100mbit", bytes=4 << 20, ranks=4, rounds=5)
     heading([
         "allreduce", "bytes of a host, in n", "law", "ms", "times as fast as the ordered ring",
         "as the interleaved one", "wanted",
     ])  # fmt: skip
-    remove_stale()
-    with hosts(options.rate) as names:
-        words = [sys.executable, "-m", MODULE, "rank", str(options.bytes), str(options.rounds)]
-        rows = found_on(names, options.ranks, words, "hierarchy", PATIENCE)
+    with cabled(options.rate) as names:
+        rows = found_on(names, options.ranks, again(MODULE, options.bytes, options.rounds), "hierarchy", PATIENCE)
     for row in rows:
         faster = [other["seconds"] / row["seconds"] for other in rows[:2]]
         wanted = ", ".join(f">= {each:g}" for each in WANTED.get(row["what"], ()))

@@ -14,11 +14,9 @@ the bytes on the cable are the kernel's, beside the least that can be: what is w
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -30,10 +28,9 @@ import numpy as np
 from hocket import Layout
 from hocket.collectives.layouts.boxes import count, cover, inside
 from hocket.collectives.layouts.deal import deal
-from hocket.conformance.jobs.ranks import found_here, found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import CABLE, hosts, refusal, remove_stale, sent
+from hocket.conformance.jobs.ranks import again, cabled, found_here, found_on, main_or_rank
+from hocket.lab.program import arguments, heading
+from hocket.system.namespaces.hosts import CABLE, sent
 
 MODULE = "hocket.lab.large.layouts"
 PATIENCE, RANKS = 600.0, 4
@@ -295,23 +292,14 @@ def _of_files(name: str, source: dict[str, Layout], gloo: Any) -> Way:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--mb", type=float, default=120.0, help="megabytes of the model (120)")
-    parser.add_argument("--big", action="store_true", help="1 GiB, beside memcpy alone")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each way (7)")
-    parser.add_argument("--rate", help="of the cable between two hosts, in tc's words; else all are on this host")
-    options = parser.parse_args(argv)
+    options = arguments(MODULE, __doc__, argv, mb=120.0, big=False, rounds=7, rate=None)
     meets = str(os.getpid())
     mb = GIB / 1e6 if options.big else options.mb
-    words = [sys.executable, "-m", MODULE, "rank", str(mb), str(int(options.big)), str(options.rounds)]
+    words = again(MODULE, mb, int(options.big), options.rounds)
     if options.rate is None:
         found = found_here(words, RANKS, MODULE, PATIENCE, MEETS=meets)
     else:
-        if why := refusal(options.rate):
-            raise ArgumentError(why)
-        remove_stale()
-        with hosts(options.rate) as names, tempfile.TemporaryDirectory() as place:
+        with cabled(options.rate) as names, tempfile.TemporaryDirectory() as place:
             env = {"GLOO_SOCKET_IFNAME": CABLE, "TP_SOCKET_IFNAME": CABLE, "PLACE": place, "MEETS": meets}
             found = found_on(names, RANKS // 2, words, MODULE, PATIENCE, **env)
     columns = ("case", "moves, MB", "cable, MB", "least, MB", "peak, MB", "hocket, ms")

@@ -15,7 +15,6 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,8 +28,8 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import findings, main_or_rank
-from hocket.lab.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import again, findings, main_or_rank
+from hocket.lab.program import arguments, heading
 from hocket.training import Pipeline
 from hocket.training.large.stage import Chain
 
@@ -162,18 +161,14 @@ def _again(comm: Any, way: str, micro: int, seconds: float) -> dict[str, Any]:
 
 def run(ranks: int, micros: str, milliseconds: float) -> list[dict[str, Any]]:
     words = [sys.executable, "-m", "hocket", "run", "-n", str(ranks), "--no-prefix", "--"]
-    words += [sys.executable, "-m", MODULE, "rank", micros, str(milliseconds)]
+    words += again(MODULE, micros, milliseconds)
     return findings([(words, {**os.environ, "OMP_NUM_THREADS": "1"})], "pipelines", PATIENCE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=str(__doc__).split("\n")[0])
-    parser.add_argument("--ranks", type=int, default=4, help="stages, of one on each (4)")
-    parser.add_argument("--micro", default="1,4,8,32", help="micro-batches, one after the other (1,4,8,32)")
-    parser.add_argument("--pass", dest="each", type=float, default=20, help="milliseconds of a pass (20)")
-    options = parser.parse_args(argv)
+    options = arguments(MODULE, __doc__, argv, ranks=4, micro="1,4,8,32", **{"pass": 20.0})
     heading(["schedule", "ranks", "micro-batches", "idle", "law", "off by", "passes kept at once", "gradients"])
-    rows = run(options.ranks, options.micro, options.each)
+    rows = run(options.ranks, options.micro, getattr(options, "pass"))
     for row in [row for row in rows if "way" in row]:
         print(
             f"| {row['way']} | {row['ranks']} | {row['micro']} | {row['idle']:.3f} | {row['law']:.3f} "

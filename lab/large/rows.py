@@ -9,9 +9,7 @@ time for the bytes that move.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,8 +19,8 @@ import numpy as np
 import hocket
 from hocket import Layout
 from hocket.collectives.layouts import moving
-from hocket.conformance.jobs.ranks import found_here, main_or_rank
-from hocket.lab.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
+from hocket.lab.program import arguments, heading
 
 MODULE = "hocket.lab.large.rows"
 PATIENCE, ROUNDS, RANKS = 170.0, 60, 2
@@ -70,12 +68,8 @@ def _measured(comm: Any, source: Layout, target: Layout) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--mb", type=float, default=8.0, help="megabytes of the array (8)")
-    options = parser.parse_args(argv)
-    words = [sys.executable, "-m", MODULE, "rank", str(options.mb)]
-    found = found_here(words, RANKS, MODULE, PATIENCE)
+    options = arguments(MODULE, __doc__, argv, mb=8.0)
+    found = found_here(again(MODULE, options.mb), RANKS, MODULE, PATIENCE)
     heading(("row, bytes", "case", "copied, ms", "sent, ms", "x memcpy, copied", "x memcpy, sent"))
     for row in found:
         copied, sent, memcpy = (row["seconds"][name] for name in (*WAYS, "memcpy"))

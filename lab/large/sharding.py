@@ -11,9 +11,7 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,10 +19,9 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import arguments, heading
+from hocket.system.namespaces.hosts import sent
 from hocket.training import Adam, Sharded
 
 MODULE = "hocket.lab.large.sharding"
@@ -126,22 +123,14 @@ def line(row: dict[str, Any], whole: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=str(__doc__).split("\n")[0])
-    parser.add_argument("--ranks", default="2,4", help="how many, one after the other (2,4)")
-    parser.add_argument("--floats", type=int, default=1_000_000, help="of the model (1000000)")
-    parser.add_argument("--steps", type=int, default=50, help="(50)")
-    options = parser.parse_args(argv)
-    if why := refusal():
-        raise ArgumentError(why)
+    options = arguments(MODULE, __doc__, argv, ranks="2,4", floats=1_000_000, steps=50)
     heading([
         "what", "ranks", "bytes of a rank and step, in (p-1)/p n", "law", "optimizer memory, of the whole's",
         "update, ms", "of the whole's", "step, ms", f"bits after {options.steps} steps",
     ])  # fmt: skip
-    remove_stale()
     for ranks in map(int, options.ranks.split(",")):
-        with hosts() as names:
-            words = [sys.executable, "-m", MODULE, "rank", str(options.floats), str(options.steps)]
-            rows = found_on(names[:1], ranks, words, "sharding", PATIENCE)
+        with cabled() as names:
+            rows = found_on(names[:1], ranks, again(MODULE, options.floats, options.steps), "sharding", PATIENCE)
         for row in rows:
             print(line(row, rows[0]), flush=True)
     return 0

@@ -10,7 +10,6 @@ past the caches need not.  Which is faster depends on how far apart the cores ar
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import os
 import sys
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 import numpy
 
 from hocket.bench.harness.limits import copy, fill, pingpong
-from hocket.collectives.measuring.cases import parse_size
+from hocket.lab.program import arguments
 
 CIRCLES = [1 << n for n in range(17, 26)]
 BLOCKS, TURNS, SPINS, YIELD = 15, 200, 10**7, 10**4
@@ -29,9 +28,7 @@ ROUNDS = 300
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="python -m hocket.lab.memory.circles", description=__doc__.split("\n")[0])
-    made.add_argument("--bytes", type=parse_size, default=64 << 10, metavar="BYTES", help="(64K)")
-    nbytes = made.parse_args(argv).bytes
+    nbytes = arguments("hocket.lab.memory.circles", __doc__, argv, bytes=64 << 10).bytes
     cores = sorted(os.sched_getaffinity(0))[:2]
     memory = numpy.frombuffer(mmap.mmap(-1, 2 * CIRCLES[-1] + 8192), numpy.uint8)
     turns = memory[2 * CIRCLES[-1] :][:4096].view(numpy.uint64)[::32]  # each in a line of its own

@@ -9,7 +9,6 @@ have been read.
 
 from __future__ import annotations
 
-import argparse
 import socket
 import sys
 import time
@@ -19,7 +18,7 @@ from functools import partial
 import numpy
 
 from hocket.bench.harness.limits import copy
-from hocket.collectives.measuring.cases import parse_size
+from hocket.lab.program import arguments
 
 PAGE = 4096
 BEHIND = (0, 1, 8, 16, 31, 32, 48, 64, 256, 2048, 4064, 4095)
@@ -29,11 +28,9 @@ Act = Callable[[], object]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="python -m hocket.lab.memory.copies", description=__doc__.split("\n")[0])
-    made.add_argument("--bytes", type=parse_size, default=64 << 10, metavar="BYTES", help="(64K)")
-    nbytes = made.parse_args(argv).bytes
+    nbytes = arguments("hocket.lab.memory.copies", __doc__, argv, bytes=64 << 10).bytes
     if not 0 < nbytes <= MOST:
-        made.error(f"--bytes {nbytes}: 1 to {MOST}, which the kernel keeps until they are received")
+        raise SystemExit(f"--bytes {nbytes}: 1 to {MOST}, which the kernel keeps until they are received")
     print(f"| (to - from) mod {PAGE} | memcpy, GB/s | hocket | into a socket | out of one |")
     print("|---|---|---|---|---|", flush=True)
     with (

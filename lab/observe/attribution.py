@@ -7,7 +7,6 @@ and in how many anything else.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,7 +14,8 @@ import sys
 import tempfile
 import time
 
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
+from hocket.conformance.jobs.ranks import again, found_on, main_or_rank
+from hocket.lab.program import arguments
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.system.namespaces.hosts import CABLE, hosts
@@ -59,7 +59,7 @@ def rank(case: str, path: str) -> None:
 def culprits_of(case: str, folder: str) -> list[tuple[object, ...]]:
     """Whom the report of one run names."""
     path = os.path.join(folder, "t.pftrace.gz")
-    words = [sys.executable, "-m", "hocket.lab.observe.attribution", "rank", case, path]
+    words = again("hocket.lab.observe.attribution", case, path)
     with hosts() as names:
         if case == "link":
             subprocess.run(["tc", "-n", names[0], "qdisc", "add", "dev", CABLE, *SHAPE], check=True)
@@ -68,10 +68,7 @@ def culprits_of(case: str, folder: str) -> list[tuple[object, ...]]:
 
 
 def main() -> int:
-    made = argparse.ArgumentParser(description=__doc__)
-    made.add_argument("--runs", type=int, default=20)
-    made.add_argument("--cases", default=",".join(CASES))
-    options = made.parse_args()
+    options = arguments("hocket.lab.observe.attribution", __doc__, None, runs=20, cases=",".join(CASES))
     for case in options.cases.split(","):
         right = wrong = 0
         for _ in range(options.runs):

@@ -8,7 +8,6 @@ does not), and times allreduces of two ranks in blocks by turns: without the rec
 
 from __future__ import annotations
 
-import argparse
 import pathlib
 import re
 import shutil
@@ -16,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+
+from hocket.lab.program import arguments
 
 MARKER = "getpgid"
 """A function of the C library that nothing else calls: callgrind begins a new count where it is entered."""
@@ -102,14 +103,7 @@ def times(blocks: int, calls: int) -> list[list[float]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    about = __doc__.split("\n")[0]
-    made = argparse.ArgumentParser(prog="hocket.lab.observe.recorder", description=about, allow_abbrev=False)
-    about = "of a short loop; a long one has three times as many (6400)"
-    made.add_argument("--calls", type=int, default=6400, metavar="N", help=about)
-    made.add_argument("--repeats", type=int, default=3, metavar="N", help="of the count; the fewest are told (3)")
-    made.add_argument("--blocks", type=int, default=20, metavar="N", help="of calls, each way (20)")
-    made.add_argument("--block", type=int, default=2000, metavar="N", help="calls of a block (2000)")
-    options = made.parse_args(argv)
+    options = arguments("hocket.lab.observe.recorder", __doc__, argv, calls=6400, repeats=3, blocks=20, block=2000)
     if options.calls and shutil.which("valgrind") is None:
         print("no valgrind: instructions are not counted", file=sys.stderr)
     elif options.calls:

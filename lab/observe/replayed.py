@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
+from hocket.conformance.jobs.ranks import again, found_on, main_or_rank
 from hocket.observe.files.reading import read
 from hocket.observe.findings import Findings, find
 from hocket.observe.replay import replayed, reproduced, taken, with_change
@@ -68,7 +67,7 @@ def ran(rate: str, calls: int) -> Ran:
     """A run over a cable of this rate."""
     with tempfile.TemporaryDirectory(prefix="replayed-") as folder:
         path = os.path.join(folder, "t.pftrace.gz")
-        python = [sys.executable, "-m", "hocket.lab.observe.replayed", "rank", path, str(calls)]
+        python = again("hocket.lab.observe.replayed", path, calls)
         with hosts(rate) as names:
             (said,) = found_on(names, EACH, ["unshare", "--uts", "sh", "-c", NAMED, "sh", *python], "replayed", 300)
         timeline = read(path)

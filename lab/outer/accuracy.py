@@ -9,7 +9,6 @@ Controls: DiLoCo's 0.7 and 0.9 are for longer trainings than this, and ranks tha
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,23 +16,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import hocket
-from hocket.arguments import choices
-from hocket.errors import ArgumentError
 from hocket.lab.outer.digits import (
     EACH,
-    FOLDS,
     LAYERS,
     MOMENTUM,
-    SEEDS,
+    WORDS,
     Array,
     Data,
-    data,
     gradients,
     judged,
     rate_of,
+    tabled,
     weights,
 )
+from hocket.lab.program import arguments
 from hocket.training import DiLoCo, LocalSGD, NoLoCo, Outer, SparseLoCo, StreamingDiLoCo
 
 EPOCHS = 40
@@ -117,29 +113,11 @@ def _own(dice: Sequence[Any], comm: Any, epoch: int) -> list[Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = __doc__.split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.outer.accuracy", description=words)
-    parser.add_argument("--shards", choices=["iid", "sorted"], default="iid", help="of the images to train with")
-    parser.add_argument("--rows", help=f"which, with semicolons; known: {'; '.join(ROWS)}".replace("%", "%%"))
-    parser.add_argument("--models", type=int, default=FOLDS * SEEDS, help="1 to 25 (25)")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    options = parser.parse_args(argv)
-    names = options.rows.split(";") if options.rows else [*ROWS]
-    if wrong := [name for name in names if name not in ROWS]:
-        raise ArgumentError(f"{wrong[0]!r} is unknown; {choices(wrong[0], ROWS)}")
-    comm = hocket.init()
-    known = data(options.models, options.shards)
-    if comm.rank == 0:
-        print(f"# {options.models} models, {comm.size} ranks, {options.shards} shards, {options.epochs} epochs")
-        print("| method | accuracy, % | loss in training | rounds | traffic | s |\n|---|---|---|---|---|---|")
-    for name in names:
-        made = trained(comm, ROWS[name], known, options.epochs, options.shards)
-        if comm.rank == 0:
-            spread, less = f"{made.accuracy.mean():.2f} ± {made.accuracy.std():.2f}", made.traffic and 1 / made.traffic
-            cost = f"{made.rounds} | 1/{less:.1f} | {made.seconds:.0f}" if less else f"0 | 0 | {made.seconds:.0f}"
-            print(f"| {name} | {spread} | {made.loss:.4f} | {cost} |", flush=True)
-    comm.close()
-    return 0
+    def cost(made: Outcome) -> str:
+        return f"{made.rounds} | {f'1/{1 / made.traffic:.1f}' if made.traffic else 0} | {made.seconds:.0f}"
+
+    options = arguments("hocket.lab.outer.accuracy", __doc__, argv, **WORDS, epochs=EPOCHS)
+    return tabled(options, ROWS, lambda shards: [*ROWS], ";", "rounds | traffic | s", trained, cost)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 import hocket
+from hocket.lab.program import arguments
 from hocket.torch.training import parameters
 from hocket.training import Outer, SparseLoCo
 
@@ -99,14 +100,9 @@ def trained(comm: Any, steps: int, make: Any, rate: float = 2e-3) -> tuple[float
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = __doc__.split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.outer.characters", description=words)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--every", type=int, default=15)
-    parser.add_argument("--density", type=float, default=0.5, help="of the elements that are sent (0.5)")
-    parser.add_argument("--lr", type=float, default=1.5, help="of the outer step (1.5)")
-    parser.add_argument("--rates", default="0.004,0.008", help="of the inner optimizer, with commas between")
-    options = parser.parse_args(argv)
+    options = arguments(
+        "hocket.lab.outer.characters", __doc__, argv, steps=600, every=15, density=0.5, lr=1.5, rates="0.004,0.008",
+    )  # fmt: skip
     torch.set_num_threads(1)
     with hocket.init() as comm:
         ways = {"every gradient": None, f"SparseLoCo {options.density:.0%}, every {options.every}": _sparse(options)}

@@ -7,16 +7,22 @@ the gradients of all.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+import hocket
+from hocket.arguments import choices
+from hocket.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
 LAYERS = (64, 256, 256, 10)
 EACH, RATE, MOMENTUM, FALLS = 16, 0.05, 0.9, 0.75
 """Images of a rank and step; the learning rate, which falls to a tenth after this part of the epochs."""
 FOLDS, SEEDS = 5, 5
+WORDS: dict[str, Any] = {"shards": "iid", "rows": "", "models": FOLDS * SEEDS}
+"""Options of a table of trainings: the images to train with (iid, sorted), names of its rows, 1 to 25 models."""
 
 
 class Data(NamedTuple):
@@ -48,6 +54,31 @@ def data(models: int, shards: str) -> Data:
             rest = rest[np.argsort(digits[rest], kind="stable")]
         made.append((images[rest], digits[rest], images[tested], digits[tested]))
     return Data(*(np.stack(each) for each in zip(*made, strict=True)))
+
+
+def tabled(
+    options: Any, rows: Mapping[str, Any], usual: Callable[[str], Sequence[str]], between: str, columns: str,
+    trained: Callable[..., Any], cost: Callable[[Any], str],
+) -> int:  # fmt: skip
+    """Train by each row that is asked for, else by the usual ones, and print what came of it.  An exit code.
+
+    `between`: what parts the names of rows; `cost`: the cells behind accuracy and loss, of those columns.
+    """
+    names = options.rows.split(between) if options.rows else usual(options.shards)
+    for name, among in (*((name, [*rows]) for name in names), (options.shards, ["iid", "sorted"])):
+        if name not in among:
+            raise ArgumentError(f"{name!r} is unknown; {choices(name, among)}")
+    with hocket.init() as comm:
+        known = data(options.models, options.shards)
+        if comm.rank == 0:
+            print(f"# {options.models} models, {comm.size} ranks, {options.shards} shards, {options.epochs} epochs")
+            print(f"| method | accuracy, % | loss in training | {columns} |\n|---|---|---|---|---|---|")
+        for name in names:
+            made = trained(comm, rows[name], known, options.epochs, options.shards)
+            if comm.rank == 0:
+                spread = f"{made.accuracy.mean():.2f} ± {made.accuracy.std():.2f}"
+                print(f"| {name} | {spread} | {made.loss:.4f} | {cost(made)} |", flush=True)
+    return 0
 
 
 def weights(models: int) -> list[Array]:

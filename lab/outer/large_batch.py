@@ -10,7 +10,6 @@ the high one at once.  Each row is one recipe; mean and standard deviation are t
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import math
 import sys
@@ -22,6 +21,7 @@ import numpy as np
 
 import hocket
 from hocket.errors import ArgumentError
+from hocket.lab.program import arguments
 from hocket.training import SGD, Lamb, Lars, Sharded
 
 Array = np.ndarray[Any, Any]
@@ -113,15 +113,10 @@ def trained(comm: Any, recipe: Recipe, seed: int, epochs: int, count: int | None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = __doc__.split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.outer.large_batch", description=words)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=2048, help="the large one (2048)")
-    parser.add_argument("--scale", type=float, default=0.25, help="of the linearly scaled rate (0.25)")
-    parser.add_argument("--images", type=int, help="to train with (all)")
-    parser.add_argument("--rows", default="0,1,2,3,4,5", help="which recipes (all)")
-    options = parser.parse_args(argv)
+    options = arguments(
+        "hocket.lab.outer.large_batch", __doc__, argv, seeds=5, epochs=20, batch=2048, scale=0.25, images=60000,
+        rows="0,1,2,3,4,5",
+    )  # fmt: skip
     with hocket.init() as comm:
         if comm.rank == 0:
             print(f"# {options.seeds} seeds, {comm.size} ranks, {options.epochs} epochs")

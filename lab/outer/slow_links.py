@@ -11,9 +11,7 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +19,9 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale, sent
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import arguments
+from hocket.system.namespaces.hosts import sent
 from hocket.training import DiLoCo, LocalSGD, Outer, StreamingDiLoCo
 
 EACH, PATIENCE = 2, 900.0
@@ -74,23 +73,15 @@ def _tell(comm: Any, row: dict[str, Any]) -> None:
 
 def asked(names: Sequence[str], floats: int, step: float, slow: float) -> list[dict[str, Any]]:
     """The numbers that rank 0 found between these two hosts."""
-    words = [sys.executable, "-m", "hocket.lab.outer.slow_links", "rank", str(floats), str(step), str(slow)]
-    return found_on(names, EACH, words, "slow links", PATIENCE)
+    return found_on(names, EACH, again("hocket.lab.outer.slow_links", floats, step, slow), "slow links", PATIENCE)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.outer.slow_links", description=__doc__.split("\n")[0])
-    parser.add_argument("--rates", default=RATES, help=f"in tc's words ({RATES})")
-    parser.add_argument("--floats", type=int, default=FLOATS, help=f"of the model ({FLOATS})")
-    parser.add_argument("--step", type=float, default=STEP, help=f"seconds of a step's computation ({STEP})")
-    options = parser.parse_args()
-    if why := refusal(RATES.split(",")[0]):
-        raise SystemExit(f"slow links: {why}")
+    options = arguments("hocket.lab.outer.slow_links", __doc__, None, rates=RATES, floats=FLOATS, step=STEP)
     for rate in options.rates.split(","):
-        remove_stale()
         # Three rounds' time in the steps that a round may take: then the computation can hide it.
         once = 8 * 4 * options.floats / _bits(rate)
-        with hosts(rate) as names:
+        with cabled(rate) as names:
             report(asked(names, options.floats, options.step, 2.5 * once / PERIOD), rate)
     return 0
 

@@ -9,7 +9,6 @@ there is no delay.  Medians of the slowest rank.  (160 rings of 4 ranks would ta
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ import numpy as np
 import hocket
 from hocket.conformance.jobs.ranks import main_or_rank
 from hocket.lab.overlap.delayed import declared
-from hocket.lab.overlap.shaped import PATIENCE, heading, tell
+from hocket.lab.program import PATIENCE, arguments, heading, tell
 from hocket.training import Scheduler
 
 MODULE = "hocket.lab.overlap.fused"
@@ -84,10 +83,7 @@ def measured(size: int, transport: str, path: str, tensors: int, rounds: int) ->
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__, allow_abbrev=False)
-    made.add_argument("-n", type=int, default=4, help="ranks (4)")
-    made.add_argument("--quick", action="store_true", help="an eighth of the tensors, and fewer rounds")
-    given = made.parse_args(argv)
+    given = arguments(MODULE, __doc__, argv, n=4, quick=False)
     heading(["transport", "unfused", "fused", "x faster", "the same bits"])
     with declared() as path:
         for transport in ("delayed", "shm"):

@@ -10,7 +10,6 @@ be hidden, and `loss` is how much longer both take together than one after the o
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,17 +21,14 @@ import numpy
 import hocket
 from hocket.bench.harness.table import micro
 from hocket.bench.rivals.ours import timed
-from hocket.collectives.measuring.cases import parse_size
+from hocket.lab.program import arguments
 
 TIMES = 21
 STARTS = 1000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="hocket.lab.overlap.hidden", description=__doc__, allow_abbrev=False)
-    made.add_argument("--transport", default="tcp", metavar="T", help="shm or tcp (tcp)")
-    made.add_argument("--bytes", type=parse_size, default=16 << 20, metavar="N", help="of the overlapped call (16M)")
-    options = made.parse_args(argv)
+    options = arguments("hocket.lab.overlap.hidden", __doc__, argv, transport="tcp", bytes=16 << 20)
     with hocket.init(transport=options.transport) as comm:
         tell = print if comm.rank == 0 else lambda text: None
         tell(f"{comm.size} ranks, {options.transport}\n\n| what | us | share |\n|---|---|---|")

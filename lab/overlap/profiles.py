@@ -20,7 +20,7 @@ import numpy as np
 
 import hocket
 from hocket.conformance.jobs.ranks import main_or_rank
-from hocket.lab.overlap.shaped import calibrated, heading, on_a_cable, options, tell
+from hocket.lab.program import arguments, calibrated, heading, on_a_cable, tell
 from hocket.training import Scheduler
 
 MODULE = "hocket.lab.overlap.profiles"
@@ -165,7 +165,7 @@ def _iterate(s: Scheduler, grads: dict[str, Any], profile: Profile, total: float
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    given = options(MODULE, __doc__ or "", rates="100mbit").parse_args(argv)
+    given = arguments(MODULE, __doc__, argv, rates="100mbit", quick=False)
     heading(["model", "rho", "cable", "FIFO", "its model", "P3", "its model", "gain"])
     for rate in given.rates.split(","):
         for name, rho in CASES[:1] if given.quick else CASES:

@@ -11,16 +11,14 @@ unless it is "waiting".
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import PATIENCE, heading, options
-from hocket.system.namespaces.hosts import CABLE, hosts, refusal, remove_stale
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import PATIENCE, arguments, heading
+from hocket.system.namespaces.hosts import CABLE
 
 MODULE = "hocket.lab.overlap.training"
 MODELS = ("VGG-like", "transformer-like")
@@ -119,16 +117,12 @@ def _step(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    given = options(MODULE, __doc__ or "", rates="1gbit").parse_args(argv)
+    given = arguments(MODULE, __doc__, argv, rates="1gbit", quick=False)
     heading(["model", "cable", "way", "a step", "x DDP on hocket", "x DDP on Gloo", "loss"])
     for rate in given.rates.split(","):
-        if why := refusal(rate):
-            raise ArgumentError(why)
-        remove_stale()
         for name in MODELS[: 1 if given.quick else None]:
-            with hosts(rate, "pfifo_fast") as names:
-                words = [sys.executable, "-m", MODULE, "rank", name, "2" if given.quick else "16",
-                         "2" if given.quick else "15"]
+            with cabled(rate, "pfifo_fast") as names:
+                words = again(MODULE, name, *((2, 2) if given.quick else (16, 15)))
                 rows = found_on(names, 2, words, "training", PATIENCE, GLOO_SOCKET_IFNAME=CABLE)
             found = {row["way"]: row for row in rows}
             ours, gloos = (found[way]["seconds"] for way in ("DDP on hocket", "DDP on Gloo"))

@@ -18,7 +18,7 @@ import numpy as np
 import hocket
 from hocket.conformance.jobs.ranks import main_or_rank
 from hocket.lab.overlap.profiles import PROFILES, iterations
-from hocket.lab.overlap.shaped import heading, on_a_cable, options, tell
+from hocket.lab.program import arguments, heading, on_a_cable, tell
 from hocket.training import Setting, tune
 from hocket.training.overlap.tuning import SEARCHES
 
@@ -64,9 +64,7 @@ def rank(nbytes: str, milliseconds: str, tries: str, rounds: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = options(MODULE, __doc__ or "", rates="1gbit")
-    made.add_argument("--steps", type=int, default=15, help="settings that each search tries (15)")
-    given = made.parse_args(argv)
+    given = arguments(MODULE, __doc__, argv, rates="1gbit", quick=False, steps=15)
     heading(["cable", "way", "settings", "ms", "p90", "of the default's"])
     for rate in given.rates.split(","):
         small = [NBYTES // 10, 9, 2, 1]

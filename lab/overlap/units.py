@@ -18,7 +18,7 @@ import numpy as np
 
 import hocket
 from hocket.conformance.jobs.ranks import main_or_rank
-from hocket.lab.overlap.shaped import calibrated, heading, on_a_cable, options, tell
+from hocket.lab.program import arguments, calibrated, heading, on_a_cable, tell
 from hocket.training import Scheduler
 
 MODULE = "hocket.lab.overlap.units"
@@ -107,7 +107,7 @@ def _drained(s: Scheduler) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    given = options(MODULE, __doc__ or "").parse_args(argv)
+    given = arguments(MODULE, __doc__, argv, rates="100mbit,1gbit", quick=False)
     heading(["cable", "bytes of a layer", *(f"{name}: {units:g}" for name, units in REACH.items())])
     for rate in given.rates.split(","):
         unit = 10 if given.quick else 50 if rate.endswith("gbit") else 100

@@ -17,7 +17,7 @@ import numpy as np
 
 import hocket
 from hocket.conformance.jobs.ranks import main_or_rank
-from hocket.lab.overlap.shaped import heading, on_a_cable, options, tell, timed
+from hocket.lab.program import arguments, heading, on_a_cable, tell, timed
 
 MODULE = "hocket.lab.overlap.urgent"
 SMALL, LARGE = 64 << 10, 8 << 20
@@ -85,7 +85,7 @@ def _together(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    given = options(MODULE, __doc__ or "").parse_args(argv)
+    given = arguments(MODULE, __doc__, argv, rates="100mbit,1gbit", quick=False)
     heading(["cable", "64 KiB alone", "beside 8 MiB", "x alone", "8 MiB alone", "beside, less theirs", "x alone"])
     for rate in given.rates.split(","):
         for how in ({"HOCKET_TRANSPORT": "tcp"}, {"HOCKET_TRANSPORT": "tcp", "HOCKET_ENCRYPT": "1"}):

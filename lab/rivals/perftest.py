@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hocket.errors import Error
-from hocket.system.parent import die_with
+from hocket.system.machine import free_port
+from hocket.tools.rank import start
 
 LONG = 1 << 20
 SMALL_CALLS, LONG_CALLS, WARM = 2000, 60, 100
@@ -60,7 +60,7 @@ UNITS = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8}
 
 def perftest(tool: str, place: Ends, gid_index: int) -> Numbers:
     """One round of it, server and client."""
-    port = _free_port()
+    port = free_port("127.0.0.1")[1]
     small = tool.endswith("_lat")
     how = ["-F", "-p", str(port), "-n", str(SMALL_CALLS if small else LONG_CALLS), "-s", str(8 if small else LONG)]
     if gid_index >= 0:
@@ -82,18 +82,10 @@ def perftest(tool: str, place: Ends, gid_index: int) -> Numbers:
     return {"bandwidth": value * UNITS[unit], "cpu": cpu / gigabytes, "machine": machine / gigabytes}
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 @contextlib.contextmanager
 def _started(words: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True,
-        preexec_fn=die_with(os.getpid()),
-    )  # fmt: skip
+    process = start(words, os.environ, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True)
     try:
         yield process
     finally:

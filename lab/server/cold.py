@@ -10,9 +10,7 @@ this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_here, main_or_rank
-from hocket.lab.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
+from hocket.lab.program import arguments, heading
 from hocket.training import Client, Rows, serve
 
 MODULE = "hocket.lab.server.cold"
@@ -98,15 +96,11 @@ def _rate(call: Callable[[], object], count: int, seconds: float) -> float:
 
 
 def asked(rows: int, width: int, room: int, batch: int, seconds: float) -> list[dict[str, Any]]:
-    words = [sys.executable, "-m", MODULE, "rank", *map(str, (rows, width, room, batch, seconds))]
-    return found_here(words, 2, "cold", PATIENCE)
+    return found_here(again(MODULE, rows, width, room, batch, seconds), 2, "cold", PATIENCE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    for name, value in (("rows", ROWS), ("width", WIDTH), ("room", ROOM), ("batch", BATCH), ("seconds", SECONDS)):
-        parser.add_argument(f"--{name}", type=type(value), default=value)
-    o = parser.parse_args(argv)
+    o = arguments(MODULE, __doc__, argv, rows=ROWS, width=WIDTH, room=ROOM, batch=BATCH, seconds=SECONDS)
     heading(("", "rows a second", "MB/s"))
     found = asked(**vars(o))
     for each in found:

@@ -13,14 +13,12 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import json
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,11 +29,10 @@ import hocket
 from hocket.algorithms import Link, Topology, get, simulate
 from hocket.collectives.choice.fabric import Fabric, candidates
 from hocket.collectives.choice.table import usual
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import again, found_on, hosts_may_come, main_or_rank
+from hocket.lab.program import arguments, heading
 from hocket.system.namespaces.cables import cables
-from hocket.system.namespaces.hosts import CABLE, refusal, remove_stale
+from hocket.system.namespaces.hosts import CABLE
 from hocket.training import Client, Range, serve
 from hocket.transports.base import Traits
 
@@ -273,21 +270,16 @@ def _kb(nbytes: float | None) -> str:
 
 def asked(size: int, delay: float, sizes: Sequence[int], columns: Sequence[str] = COLUMNS) -> Setting:
     """The cells of this many ranks and seconds."""
-    words = [sys.executable, "-m", MODULE, "rank", ",".join(columns), *map(str, sizes)]
+    words = again(MODULE, ",".join(columns), *sizes)
     with cables(size, RATE, delay) as names:
         return Setting.of(size, delay, found_on(names, 1, words, "crossover", PATIENCE, HOCKET_TUNING="off"))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", default="4,8")
-    parser.add_argument("--delays", default="0,1", help="ms")
-    parser.add_argument("--columns", default=",".join(COLUMNS))
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, whole floats")
-    o = parser.parse_args()
-    if why := refusal():
-        raise ArgumentError(why)
-    remove_stale()
+    o = arguments(
+        MODULE, __doc__, None, ranks="4,8", delays="0,1", columns=",".join(COLUMNS), sizes=",".join(map(str, SIZES)),
+    )  # fmt: skip
+    hosts_may_come()
     heading(("p", "ms", "kB", *COLUMNS))
     settings = []
     for size in map(int, o.ranks.split(",")):

@@ -20,10 +20,8 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -33,12 +31,11 @@ from typing import Any, Protocol
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
+from hocket.conformance.jobs.ranks import again, found_on, hosts_may_come, main_or_rank
 from hocket.lab.overlap.profiles import CASES, PROFILES, SKIP, Profile, model
-from hocket.lab.overlap.shaped import heading
+from hocket.lab.program import arguments, heading
 from hocket.system.namespaces.cables import cables
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale
+from hocket.system.namespaces.hosts import hosts
 from hocket.training import Client, Layers, Range, Scheduler, serve
 
 MODULE = "hocket.lab.server.duplex"
@@ -128,21 +125,15 @@ def _iterations(
 
 def asked(what: str, rho: float, seconds: float, steps: int, rate: str) -> dict[str, float]:
     """Iterations, by way."""
-    words = [sys.executable, "-m", MODULE, "rank", what, str(rho), str(seconds), str(steps), rate]
     made: AbstractContextManager[Any] = cables(2, RATES[rate], 0.0) if rate == "100mbit" else hosts(rate)
     with made as names:
-        (found,) = found_on(names, 1, words, "duplex", PATIENCE)
+        (found,) = found_on(names, 1, again(MODULE, what, rho, seconds, steps, rate), "duplex", PATIENCE)
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    parser.add_argument("--rates", default="100mbit,1gbit")
-    parser.add_argument("--quick", action="store_true", help="one model, to see that it runs")
-    o = parser.parse_args(argv)
-    if why := refusal():
-        raise ArgumentError(why)
-    remove_stale()
+    o = arguments(MODULE, __doc__, argv, rates="100mbit,1gbit", quick=False)
+    hosts_may_come()
     heading(("model", "rho", "cable", "FIFO", "its model", "P3", "its model", "gain", *WAYS[2:]))
     for rate in o.rates.split(","):
         for what, rho in CASES[:1] if o.quick else CASES:

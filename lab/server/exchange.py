@@ -14,13 +14,11 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,10 +28,10 @@ import numpy as np
 
 import hocket
 from hocket.bench.rivals.launchers import mpirun
-from hocket.conformance.jobs.ranks import findings, found_here, found_on, main_or_rank
+from hocket.conformance.jobs.ranks import again, cabled, findings, found_here, found_on, main_or_rank
 from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import V4, hosts, refusal, remove_stale
+from hocket.lab.program import arguments, heading
+from hocket.system.namespaces.hosts import V4
 from hocket.training import Client, Range, serve
 
 MODULE = "hocket.lab.server.exchange"
@@ -306,7 +304,7 @@ def installed(between_hosts: bool) -> list[str]:
 
 
 def words(nbytes: int, rounds: int, address: str, names: str) -> list[str]:
-    return [sys.executable, "-m", MODULE, "rank", str(nbytes), str(rounds), address, names]
+    return again(MODULE, nbytes, rounds, address, names)
 
 
 def asked(nbytes: int, rounds: int, names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -353,18 +351,11 @@ def verdicts(rows: Sequence[dict[str, Any]], between_hosts: bool) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    parser.add_argument("--bytes", type=int, default=VGG)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rate", help="of a cable between two hosts, in tc's words: 1gbit")
-    o = parser.parse_args()
+    o = arguments(MODULE, __doc__, None, bytes=VGG, rounds=3, rate=None)
     if o.rate is None:
         rows = list(asked(o.bytes, o.rounds, installed(between_hosts=False)))
     else:
-        if why := refusal(o.rate):
-            raise ArgumentError(why)
-        remove_stale()
-        with hosts(o.rate) as names:
+        with cabled(o.rate) as names:
             line = words(o.bytes, o.rounds, V4[0], ";".join(installed(between_hosts=True)))
             rows = found_on(names, 1, line, MODULE, PATIENCE)
     heading(["push and pull", "of", f"{o.bytes / 1e6:.0f} MB"])

@@ -19,12 +19,10 @@ this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import gzip
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from statistics import mean
@@ -33,10 +31,9 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
+from hocket.conformance.jobs.ranks import again, found_on, hosts_may_come, main_or_rank
 from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import refusal, remove_stale
+from hocket.lab.program import arguments, heading
 from hocket.system.namespaces.switch import switch
 from hocket.training import SGD, Adagrad, Client, Downpour, Range, serve
 
@@ -204,27 +201,20 @@ def _steps(
 
 
 def asked(place: str, rate: str, way: str, workers: int, seed: int, steps: int, late: bool) -> dict[str, Any]:
-    words = [sys.executable, "-m", MODULE, "rank", place, way, workers, seed, steps, "late" if late else "alike"]
+    words = again(MODULE, place, way, workers, seed, steps, "late" if late else "alike")
     with switch(1 if way == "sequential" else workers + 1, rate) as made:
         (found,) = found_on(made.hosts, 1, [*map(str, words)], "fashion", PATIENCE)
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    parser.add_argument("--rate", default="1gbit")
-    parser.add_argument("--workers", default="1,2,4")
-    parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=469, help="469: all pictures once")
-    parser.add_argument("--late", action="store_true", help="workers that are late by lot")
-    parser.add_argument("--data", default=PLACE)
-    o = parser.parse_args(argv)
-    if why := refusal(o.rate):
-        raise ArgumentError(why)
+    o = arguments(
+        MODULE, __doc__, argv, rate="1gbit", workers="1,2,4", ways=",".join(WAYS), seeds=1, steps=469, late=False,
+        data=PLACE,
+    )  # fmt: skip
     if not os.path.isdir(o.data):
         raise ArgumentError(f"{o.data} is missing: apt-get install dataset-fashion-mnist, or name its folder by --data")
-    remove_stale()
+    hosts_may_come(o.rate)
     heading(("way", "workers", "accuracy", "of all seeds", "s a step", "s until 80 %", "staleness"))
     for workers in map(int, o.workers.split(",")):
         for way in o.ways.split(","):

@@ -13,9 +13,7 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,10 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import refusal, remove_stale, sent
+from hocket.conformance.jobs.ranks import again, found_on, hosts_may_come, main_or_rank
+from hocket.lab.program import arguments, heading
+from hocket.system.namespaces.hosts import sent
 from hocket.system.namespaces.switch import switch
 from hocket.training import Client, Rows, serve
 
@@ -153,7 +150,7 @@ def _tell(comm: Any, what: str, sizes: Sizes, run: Callable[[], tuple[Any, Any]]
 
 def asked(names: Sequence[str], sizes: Sizes) -> list[dict[str, Any]]:
     """The numbers that rank 0 found, with a rank on each of these hosts."""
-    return found_on(names, 1, [sys.executable, "-m", MODULE, "rank", *map(str, sizes)], "mixed", PATIENCE)
+    return found_on(names, 1, again(MODULE, *sizes), "mixed", PATIENCE)
 
 
 def report(rows: Sequence[dict[str, Any]], sizes: Sizes) -> list[str]:
@@ -176,21 +173,14 @@ COLUMNS = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    parser.add_argument("--rate", default="100mbit")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--touched", type=int, default=256)
-    parser.add_argument("--dense", type=int, default=262_144)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--compute", type=float, default=0.15, help="seconds of a step in the last row")
-    parser.add_argument("--quick", action="store_true", help="small sizes")
-    o = parser.parse_args()
+    o = arguments(
+        MODULE, __doc__, None, rate="100mbit", rows=1_000_000, touched=256, dense=262_144, steps=10, compute=0.15,
+        quick=False,
+    )  # fmt: skip
     sizes = Sizes(o.rows, o.touched, o.dense, o.steps, o.compute)
     if o.quick:
         sizes = Sizes(10_000, 64, 4096, 3, 0.05)
-    if why := refusal(o.rate):
-        raise ArgumentError(why)
-    remove_stale()
+    hosts_may_come(o.rate)
     heading(COLUMNS)
     with switch(HOSTS, o.rate) as made:
         print("\n".join(report(asked(made.hosts, sizes), sizes)))

@@ -13,9 +13,7 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,10 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_on, main_or_rank
-from hocket.errors import ArgumentError
-from hocket.lab.overlap.shaped import heading
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale
+from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
+from hocket.lab.program import arguments, heading
 from hocket.training import Client, Range, serve
 
 MODULE = "hocket.lab.server.placement"
@@ -90,23 +86,13 @@ def _works(team: Any, place: Place, rank: int, count: int, compute: float, steps
 
 def asked(names: Sequence[str], nbytes: int, compute: float, steps: int, clock: str = "async") -> list[dict[str, Any]]:
     """The rows, between these two hosts."""
-    words = [sys.executable, "-m", MODULE, "rank", str(nbytes), str(compute), str(steps), clock]
-    return found_on(names, EACH, words, "placement", PATIENCE)
+    return found_on(names, EACH, again(MODULE, nbytes, compute, steps, clock), "placement", PATIENCE)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    parser.add_argument("--rate", default="100mbit")
-    parser.add_argument("--compute", type=float, default=0.1, help="seconds of a step")
-    parser.add_argument("--bytes", type=int, default=680_000)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--clock", default="async", help='"bsp": all workers wait for each other')
-    o = parser.parse_args()
-    if why := refusal(o.rate):
-        raise ArgumentError(why)
-    remove_stale()
+    o = arguments(MODULE, __doc__, None, rate="100mbit", compute=0.1, bytes=680_000, steps=12, clock="async")
     heading(("", "times one worker", "of these near the first server", "far", "Huawei"))
-    with hosts(o.rate) as names:
+    with cabled(o.rate) as names:
         rows = asked(names, o.bytes, o.compute, o.steps, o.clock)
     for each in rows:
         figures = " | ".join(f"{each[key]:.2f}" for key in ("sum", "near", "far"))

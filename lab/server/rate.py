@@ -10,11 +10,9 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +20,8 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_here, main_or_rank
+from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
+from hocket.lab.program import arguments
 from hocket.training import Client, Range, serve
 
 HEADER, PAYLOAD, ACK = 1, 2, 3
@@ -120,16 +119,11 @@ def _timed(pushes: int, push: Callable[[], object]) -> list[float]:
 
 def asked(pushes: int, workers: int, nbytes: int) -> list[dict[str, Any]]:
     """The rows."""
-    words = [sys.executable, "-m", "hocket.lab.server.rate", "rank", str(pushes), str(nbytes)]
-    return found_here(words, workers + 1, "pushes", 600.0)
+    return found_here(again("hocket.lab.server.rate", pushes, nbytes), workers + 1, "pushes", 600.0)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pushes", type=int, default=5000, help="by each worker")
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--bytes", type=int, default=4096)
-    options = parser.parse_args()
+    options = arguments("hocket.lab.server.rate", __doc__, None, pushes=5000, workers=3, bytes=4096)
     print("| | pushes/s | median us | p99 us |\n|---|---|---|---|")
     for each in asked(options.pushes, options.workers, options.bytes):
         print(f"| {each['what']} | {each['per second']:.0f} | {each['median us']:.0f} | {each['p99 us']:.0f} |")

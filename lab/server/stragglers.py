@@ -13,10 +13,8 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.ranks import found_here, main_or_rank
-from hocket.lab.overlap.shaped import heading
+from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
+from hocket.lab.program import arguments, heading
 from hocket.training import Client, Range, serve
 from hocket.training.server.shards.clocks import staleness
 
@@ -114,8 +112,7 @@ def row(
 
 def asked(steps: int, unit: float, workers: int, clocks: str) -> list[dict[str, Any]]:
     """The rows."""
-    words = [sys.executable, "-m", MODULE, "rank", str(steps), str(unit), clocks]
-    return found_here(words, workers + 1, "stragglers", PATIENCE)
+    return found_here(again(MODULE, steps, unit, clocks), workers + 1, "stragglers", PATIENCE)
 
 
 def line(found: dict[str, Any]) -> str:
@@ -128,12 +125,7 @@ def line(found: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--unit", type=float, default=0.03, help="seconds")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--clocks", default=CLOCKS)
-    o = parser.parse_args()
+    o = arguments(MODULE, __doc__, None, steps=100, unit=0.03, workers=4, clocks=CLOCKS)
     heading(("machines", "clock", "units predicted", "measured", "ratio", "value at the end", "units until 0.01"))
     print("\n".join(line(each) for each in asked(o.steps, o.unit, o.workers, o.clocks)))
     return 0

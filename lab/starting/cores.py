@@ -8,11 +8,12 @@ Starts so many jobs of two ranks, one after the other, and prints the medians of
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
 from statistics import median
+
+from hocket.lab.program import arguments
 
 SLOW = 1.5
 """Microseconds."""
@@ -30,11 +31,7 @@ comm.close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    prog, what = "hocket.lab.starting.cores", __doc__.split("\n")[0]
-    made = argparse.ArgumentParser(prog=prog, description=what, allow_abbrev=False)
-    made.add_argument("--jobs", type=int, default=50, metavar="N", help="(50)")
-    made.add_argument("--torchrun", action="store_true", help="start them by torchrun, not by hocket run")
-    options = made.parse_args(argv)
+    options = arguments("hocket.lab.starting.cores", __doc__, argv, jobs=50, torchrun=False)
     ours = ["-m", "hocket", "run", "-n", "2", "--", sys.executable]
     torchs = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python", sys.executable]
     command = [sys.executable, *(torchs if options.torchrun else ours), "-c", RANK]

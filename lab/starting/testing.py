@@ -8,7 +8,6 @@ table has the medians of what pytest took, its start and its end included.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+
+from hocket.lab.program import arguments
 
 TESTS = """
 import numpy as np, pytest, hocket
@@ -29,12 +30,7 @@ ALONE = "\ncomm = hocket.local_world(1).comms[0]\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    prog, what = "hocket.lab.starting.testing", __doc__.split("\n")[0]
-    made = argparse.ArgumentParser(prog=prog, description=what, allow_abbrev=False)
-    made.add_argument("--tests", type=int, default=50, metavar="N", help="(50)")
-    made.add_argument("--ranks", type=int, default=3, metavar="N", help="(3)")
-    made.add_argument("--repeat", type=int, default=5, metavar="N", help="runs of each, of which the median counts (5)")
-    options = made.parse_args(argv)
+    options = arguments("hocket.lab.starting.testing", __doc__, argv, tests=50, ranks=3, repeat=5)
     sources = {"without ranks": TESTS.format(tests=options.tests, mark="", comm="") + ALONE}
     for size in (1, options.ranks):
         mark = f"@pytest.mark.ranks({size})"

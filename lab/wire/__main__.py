@@ -8,7 +8,6 @@ Needs root, iproute2 and gcc; takes a minute for each contestant where losses bi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pathlib
@@ -16,14 +15,16 @@ import secrets
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
-from hocket.lab.wire.bed import ADDRESS, Link, bed
+from hocket.lab.program import arguments
+from hocket.lab.wire.bed import ADDRESS, Wire, bed
 from hocket.system.namespaces.hosts import on
-from hocket.system.parent import die_with
+from hocket.tools.rank import start
 
 LINKS = (
-    Link("100mbit", 0.00015), Link("100mbit", 0.05), Link("100mbit", 0.05, 1000), Link("100mbit", 0.05, 10_000),
-    Link("100mbit", 0.01, 1000), Link("1gbit", 0.05, 0, 9000),
+    Wire("100mbit", 0.00015), Wire("100mbit", 0.05), Wire("100mbit", 0.05, 1000), Wire("100mbit", 0.05, 10_000),
+    Wire("100mbit", 0.01, 1000), Wire("1gbit", 0.05, 0, 9000),
 )  # fmt: skip
 """The six of docs/long-links.md."""
 ENDS = pathlib.Path(__file__).with_name("ends.py")
@@ -45,9 +46,8 @@ def measured(names: list[str], kind: str, sizes: list[str], env: dict[str, str],
             pathlib.Path(folder, "tmp").mkdir(exist_ok=True)
             host = ["nice", "-n", NICE, *on(names[rank], str(own), f"wire{rank}")]
             words = [*host, sys.executable, str(ENDS), kind, *sizes]
-            ranks.append(subprocess.Popen(words, env={**os.environ, **env, **job}, text=True,
-                                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                          preexec_fn=die_with(os.getpid())))  # fmt: skip
+            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            ranks.append(start(words, {**os.environ, **env, **job}, text=True, **pipes))
         try:
             out = ranks[0].communicate(timeout=PATIENCE)[0]
         except subprocess.TimeoutExpired:
@@ -60,14 +60,10 @@ def measured(names: list[str], kind: str, sizes: list[str], env: dict[str, str],
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m hocket.lab.wire")
-    parser.add_argument("--old", default="")
-    parser.add_argument("--links", default=",".join(map(str, range(len(LINKS)))))
-    parser.add_argument("--mb", default="1,16,64")
-    parser.add_argument("--kinds", default="hocket,gloo,plain1,plain8")
-    parser.add_argument("--control", default="reno")
-    parser.add_argument("--force", action="store_true")
-    args = parser.parse_args()
+    args = arguments(
+        "hocket.lab.wire", __doc__, None, old="", links=",".join(map(str, range(len(LINKS)))), mb="1,16,64",
+        kinds="hocket,gloo,plain1,plain8", control="reno", force=False,
+    )  # fmt: skip
     here, sizes = str(pathlib.Path(__file__).parents[2]), args.mb.split(",")
     src = here if here.endswith("src") else str(pathlib.Path(here, "src"))
     secret = {"HOCKET_SECRET": secrets.token_hex(32), "HOCKET_TRANSPORT": "tcp"}

@@ -21,7 +21,7 @@ ADDRESS = "10.93.{}.{}"
 RELAY = pathlib.Path(__file__).with_name("relay.c")
 
 
-class Link(NamedTuple):
+class Wire(NamedTuple):
     """A cable each way.  delay: seconds one way; lost: of a million packets with data."""
 
     rate: str = "100mbit"
@@ -39,7 +39,7 @@ def device(cable: int) -> str:
 
 
 @contextlib.contextmanager
-def bed(link: Link, cables: int = 1, control: str = "", seed: int = 7) -> Iterator[list[str]]:
+def bed(link: Wire, cables: int = 1, control: str = "", seed: int = 7) -> Iterator[list[str]]:
     """The names of the two hosts.  control: their default congestion control; "": this machine's."""
     remove_stale()
     names = [f"{PREFIX}{os.getpid()}{letter}" for letter in "abm"]
@@ -63,7 +63,7 @@ def bed(link: Link, cables: int = 1, control: str = "", seed: int = 7) -> Iterat
         yield names[:2]
 
 
-def _cable(names: list[str], cable: int, link: Link, relay: str) -> None:
+def _cable(names: list[str], cable: int, link: Wire, relay: str) -> None:
     middle, end = names[2], device(cable)
     for host, letter in enumerate("ab"):
         port = f"m{cable}{letter}"

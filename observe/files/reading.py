@@ -63,15 +63,19 @@ def structure(header: Any) -> Timeline:
         processes = {int(rank): str(name)[:LONGEST] for rank, name in header["processes"].items()}
         tracks = [_track(*each) for each in header["tracks"]]
         names = [str(name)[:LONGEST] for name in header["names"]]
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise ArgumentError("its list of tracks is damaged") from None
     if len(tracks) > MOST_TRACKS or not all(track.process in processes for track in tracks):
         raise ArgumentError("it has tracks of processes that it does not list")
     return Timeline(processes, tracks, names, slices(0), about=about)
 
 
-def _track(process: Any, name: Any, counter: Any, group: Any, comm: Any) -> Track:
-    return Track(int(process), str(name)[:LONGEST], bool(counter), str(group)[:LONGEST], str(comm)[:LONGEST])
+def _track(
+    process: Any, name: Any, counter: Any, group: Any, comm: Any, messages: Any = False, peer: Any = NOBODY,
+    counts: Any = -1,
+) -> Track:  # fmt: skip
+    name, group, comm = (str(text)[:LONGEST] for text in (name, group, comm))
+    return Track(int(process), name, bool(counter), group, comm, bool(messages), int(peer), int(counts))
 
 
 def checked(timeline: Timeline) -> Timeline:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.observe.timeline import Timeline
+from hocket.observe.page.pictures import STRIPED
+from hocket.observe.timeline import Group, Timeline
 
-GROUPS = {"calls": "calls", "waits": "waits", "room": "waits", "sends": "sends", "receives": "receives",
-          "kernels": "kernels", "no core": "other", "marks": "other",
-          "spans": "other"}  # fmt: skip
+GROUPS: dict[str, str] = {
+    Group.CALLS: "calls", Group.WAITS: "waits", Group.ROOM: "waits", Group.SENDS: "sends", Group.RECEIVES: "receives",
+    Group.KERNELS: "kernels", Group.NO_CORE: "other", Group.MARKS: "other", Group.SPANS: "other",
+}  # fmt: skip
 """Groups that are drawn, and their colours."""
-STRIPED = ("waits", "sends")
 ROOM = 360_000
 """Bytes of all bins together; base64 makes a third more of them."""
 MOST_BINS, MOST_ROWS, MOST_EXACT = 8192, 256, 3000

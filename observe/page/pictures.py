@@ -35,6 +35,7 @@ def _svg(name: str, title: str, description: str, height: int, inside: str, fits
 
 
 STRIPED = ("waits", "sends")
+"""Colours of the stylesheet that are striped, too."""
 
 
 def bars(name: str, title: str, description: str, rows: Sequence[Bar]) -> str:

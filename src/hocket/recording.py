@@ -18,9 +18,10 @@ from hocket.collectives.recording.records import (
     What,
     read,
 )
+from hocket.collectives.recording.spans import AsData, GradientSpan, HealedSpan, understood, written
 from hocket.collectives.recording.standing import Standing, standings
 
 __all__ = [
-    "NOBODY", "RECORD", "SPAN", "Facts", "Kind", "Link", "NotARecording", "Part", "Recorded", "Recorder", "Ring",
-    "Standing", "What", "read", "standings",
+    "NOBODY", "RECORD", "SPAN", "AsData", "Facts", "GradientSpan", "HealedSpan", "Kind", "Link", "NotARecording",
+    "Part", "Recorded", "Recorder", "Ring", "Standing", "What", "read", "standings", "understood", "written",
 ]  # fmt: skip

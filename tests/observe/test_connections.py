@@ -8,8 +8,9 @@ import pytest
 from hocket.observe.connections import Connection, connections
 from hocket.observe.findings import find
 from hocket.observe.page.make import page
-from hocket.observe.timeline import COUNT, Timeline, Track, slices
+from hocket.observe.timeline import COUNT, Group, Timeline, Track, slices
 from hocket.observe.words import sentence, summary
+from hocket.recording import Link
 from support.one_wait import timeline
 
 
@@ -18,7 +19,7 @@ def counted(**values: list[int]) -> Timeline:
     made = timeline(7, 7)
     rows = []
     for name, told in values.items():
-        made.tracks.append(Track(0, f"{name} to 1 (world collectives)", True, "link", "world collectives"))
+        made.tracks.append(Track(0, name, True, Group.LINK, peer=1, counts=Link[name.upper()]))
         rows += [(at * 10**6, value, len(made.tracks) - 1) for at, value in enumerate(told)]
     made.counts = np.array(rows, COUNT)
     return made

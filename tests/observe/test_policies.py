@@ -19,6 +19,7 @@ from hocket.observe.findings import find
 from hocket.observe.policies import Event, _events, _rate, replayed
 from hocket.observe.replay import what_if
 from hocket.observe.timeline import Timeline, Track, slices
+from hocket.recording import GradientSpan, written
 from hocket.training import Scheduler
 
 
@@ -87,14 +88,14 @@ def test_a_run_of_the_scheduler_tells_its_gradients_and_calls(tmp_path: pathlib.
 
 def imagined(order: str) -> Any:
     """100 MB/s; 1 s computed, then 100 MB of the last layer and 50 MB of the first; the last one's pass takes 1 s."""
-    rows = [(1.0, 1.0, f"ready last (100000000 B, {order})"), (1.0, 1.0, f"ready first (50000000 B, {order})"),
-            (1.0, 2.5, "wait first"), (3.5, 3.5, "wait last")]  # fmt: skip
+    rows = [(1.0, 1.0, "last", 10**8), (1.0, 1.0, "first", 5 * 10**7), (1.0, 2.5, "first", 0), (3.5, 3.5, "last", 0)]
     made = slices(len(rows) + 1)
-    for i, (begin, end, _) in enumerate(rows):
+    for i, (begin, end, *_) in enumerate(rows):
         made[i]["begin"], made[i]["end"], made[i]["name"] = begin * 1e9, end * 1e9, i
     made[-1]["begin"], made[-1]["end"], made[-1]["track"] = 1e9, 2.5e9, 1
     tracks = [Track(0, "gradients", group="spans"), Track(0, "calls", group="calls", comm="world.overlap.0.0")]
-    return SimpleNamespace(timeline=Timeline({0: "rank 0"}, tracks, [name for *_, name in rows], made))
+    told = {f"row {i}": written(GradientSpan(*row[2:], order, "overlap.0.")) for i, row in enumerate(rows)}
+    return SimpleNamespace(timeline=Timeline({0: "rank 0"}, tracks, [*told], made, about={"spans": told}))
 
 
 def test_what_would_help_in_words() -> None:

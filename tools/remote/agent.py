@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 
 from hocket import __version__
 from hocket.errors import Error
-from hocket.system.machine import local_end, loopback
-from hocket.tools.here import Here, free_port
+from hocket.system.machine import free_port, local_end, loopback
+from hocket.tools.here import Here
 from hocket.tools.rank import Rank, environment
 from hocket.tools.remote.frames import LOST, MAGIC, PULSE, Frames, Kind, packed
 from hocket.tools.remote.sentry import Sentry

@@ -7,6 +7,7 @@ from typing import Protocol
 from hocket.compression.method import chunks
 from hocket.errors import ArgumentError
 from hocket.training.flat import Array
+from hocket.training.optimizers import descend
 
 CHUNK = 1 << 15
 """Elements that stay in a core's cache from one pass to the next."""
@@ -53,12 +54,5 @@ class Momentum:
         return f"{'nesterov' if self.nesterov else 'momentum'} {self.momentum:g}, lr {self.lr:g}"
 
     def apply(self, phi: Array, gradient: Array, slots: dict[str, Array]) -> None:
-        lr, momentum = float(self.lr), float(self.momentum)
         for one in chunks(phi, CHUNK):
-            part, change = phi[one], gradient[one]
-            if momentum:
-                m = slots["momentum"][one]
-                m *= momentum
-                m += change
-                change = change + momentum * m if self.nesterov else m
-            part -= lr * change
+            descend(phi, gradient[one], slots, one, float(self.lr), float(self.momentum), self.nesterov)

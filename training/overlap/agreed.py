@@ -24,9 +24,9 @@ from hocket.compression import Bucket, Compressor
 from hocket.compression.memory import alike, dtype_of, put
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.training.agreeing import Order, Pending, Request, Spec, Submitter
-from hocket.training.overlap.arrays import described, line, one_memory, refused, seen, tensor_of, writable, zeros
+from hocket.training.overlap.arrays import described, line, one_memory, refused, seen, tensor_of, zeros
 from hocket.training.overlap.carrier import restore
-from hocket.training.overlap.gradient import Timing, naming
+from hocket.training.overlap.gradient import LATE, Timing, naming, timed, untaken, unwaited
 from hocket.training.overlap.settings import Settings, agree
 
 FUSED = 4 << 20
@@ -91,15 +91,9 @@ class Agreed:
     def ready(self, name: str, grad: Any, earlier: Sequence[Any] = ()) -> None:
         """No `earlier` ones: settings.py refuses more passes than one."""
         with self._lock:
-            if not writable(grad):
-                raise self._ended(ArgumentError(
-                    f"ready({name!r}): the array is read-only, but takes the average; pass a copy"
-                ))
             member, tensor = self._seal(), self._noted(name, grad, "ready")
-            if tensor.fresh:
-                raise self._ended(ArgumentError(f"ready({name!r}) was called twice in a step"))
-            if tensor.pending is not None:
-                raise self._ended(ArgumentError(f"ready({name!r}): call wait({name!r}) for its last average first"))
+            if wrong := untaken(name, grad, tensor.fresh, tensor.pending is not None):
+                raise self._ended(ArgumentError(wrong))
             self._settle()
             request = Request("allreduce", name, (Spec(dtype_of(grad), tuple(grad.shape)),), "avg")
             try:
@@ -117,7 +111,7 @@ class Agreed:
             late = [tensor for tensor in self._tensors.values() if not tensor.fresh]
             for tensor in late:
                 if tensor.pending is not None:
-                    raise self._ended(ArgumentError(f"step(): call wait({tensor.name!r}) for its last average first"))
+                    raise self._ended(ArgumentError(f"step(): {unwaited(tensor.name)}"))
                 tensor.left_out, tensor.others = True, None
             for tensor in self._tensors.values():
                 tensor.fresh = False
@@ -134,7 +128,7 @@ class Agreed:
             waited = self._step if tensor.pending is None else tensor.pending
             assert waited is not None
             if not waited.over(max(0.0, until - time.perf_counter())):
-                raise TimeoutError("its average has not come in time; check that all ranks call ready() for it")
+                raise TimeoutError(LATE)
             waited.wait()
         except Error as error:
             raise naming(error, name) from error
@@ -146,7 +140,7 @@ class Agreed:
 
     def report(self) -> list[Timing]:
         with self._lock:
-            return [_timing(tensor) for tensor in self._tensors.values()]
+            return [timed(tensor.name, tensor.nbytes, tensor.times, None) for tensor in self._tensors.values()]
 
     def state(self) -> list[Any]:
         """The vectors that this rank's compressor owes, when the last step has ended."""
@@ -253,8 +247,3 @@ class Agreed:
         else:
             self._member.give_up(error)
         return error
-
-
-def _timing(tensor: _Tensor) -> Timing:
-    ready, issued, ended, exposed = tensor.times
-    return Timing(tensor.name, tensor.nbytes, max(0.0, issued - ready), max(0.0, ended - issued), exposed, None)

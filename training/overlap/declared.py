@@ -24,9 +24,10 @@ from typing import Any
 
 from hocket.arguments import choices
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
-from hocket.training.overlap.arrays import described, line, refused, tensor_of, writable
+from hocket.recording import GradientSpan
+from hocket.training.overlap.arrays import described, line, refused, tensor_of
 from hocket.training.overlap.carrier import Carrier, restore
-from hocket.training.overlap.gradient import Gradient, Lane, Timing, naming, placed
+from hocket.training.overlap.gradient import Gradient, Lane, Timing, naming, placed, untaken, unwaited
 from hocket.training.overlap.orders import RECORDED, tic
 from hocket.training.overlap.record import Recording
 from hocket.training.overlap.rows import deal
@@ -34,8 +35,6 @@ from hocket.training.overlap.settings import Settings, agree
 
 LOOK = 0.2
 """Seconds between two looks of who waits for another thread: has a rank been lost?"""
-TRACED = "gradients"
-"""The row of a trace on which observe/policies.py finds when each was ready, and waited for."""
 UNITS, MOST = 64, 4 << 20
 """`slice="auto"` and `fuse="auto"`: a 64th of all bytes, at most that.  VGG-19's model has its best iteration at 30 to
 100 slices, and a bucket that is much longer than a slice holds up the layer that is needed first."""
@@ -59,6 +58,8 @@ class Declared:
         self._steps = 0
         self._recording: Recording | None = None
         self._recorder = comm.recorder() if comm.config.recorder else None
+        self._on = ""
+        """A part of the names of the lanes."""
         self._error: BaseException | None = None
 
     # ------------------------------------------------------------------------------------------ declaration
@@ -92,7 +93,8 @@ class Declared:
         serial = agree(self.comm, settings, declared)
         count = 1 if settings.order == "fifo" else min(settings.lanes, len(every))
         credit = settings.credit
-        lanes = self.comm.lanes({f"overlap.{serial}.{i}": count // 2 - i // credit for i in range(count * credit)})
+        self._on = f"overlap.{serial}."
+        lanes = self.comm.lanes({f"{self._on}{i}": count // 2 - i // credit for i in range(count * credit)})
         self._carriers = [Carrier(lane, settings.codec, settings.method, settings.passes) for lane in lanes]
         if self._loaded is not None:
             self._load(self._loaded)
@@ -126,21 +128,13 @@ class Declared:
             if tensor_of(name, grad) != gradient.tensor or tuple(grad.shape) != gradient.shape:
                 wanted = f"{gradient.tensor.dtype}{gradient.shape}"
                 raise self._ended(ArgumentError(f"ready({name!r}): declared as {wanted}, got {described(grad)}"))
-            if not writable(grad):
-                raise self._ended(ArgumentError(
-                    f"ready({name!r}): the array is read-only, but takes the average; pass a copy"
-                ))
-            if gradient.fresh:
-                raise self._ended(ArgumentError(f"ready({name!r}) was called twice in step {self._steps}"))
-            if gradient.array is not None and not gradient.own:
-                gradient.settle()
+            if wrong := untaken(name, grad, gradient.fresh, gradient.array is not None and gradient.own):
+                raise self._ended(ArgumentError(wrong))
             if gradient.array is not None:
-                raise self._ended(ArgumentError(f"ready({name!r}): call wait({name!r}) for its last average first"))
+                gradient.settle()
             gradient.take(grad, True, [line(each) for each in earlier])
-            if self._recorder is not None and self._recorder.traced:
-                now, order = time.monotonic_ns(), self.settings.order
-                details = f"{gradient.tensor.nbytes} B, {order if isinstance(order, str) else 'names'}"
-                self._recorder.span(f"ready {name} ({details})", now, now, TRACED)
+            now = time.monotonic_ns()
+            self._trace(name, now, now, gradient.tensor.nbytes)
             if self._recording is not None:
                 self._recording.ready(gradient.place)
             self._issue_all(name)
@@ -152,7 +146,7 @@ class Declared:
             for name in late:
                 gradient = self._gradients[name]
                 if gradient.array is not None and gradient.own:
-                    raise self._ended(ArgumentError(f"step(): call wait({name!r}) for its last average first"))
+                    raise self._ended(ArgumentError(f"step(): {unwaited(name)}"))
                 gradient.settle()
                 gradient.take_zeros()
             self._issue_all(", ".join(late[:3]) or "all")
@@ -188,8 +182,7 @@ class Declared:
         except Error as error:
             raise naming(error, name) from error
         ended, result = time.perf_counter(), None if gradient.unused else gradient.array
-        if self._recorder is not None and self._recorder.traced:
-            self._recorder.span(f"wait {name}", int(began * 1e9), int(ended * 1e9), TRACED)
+        self._trace(name, int(began * 1e9), int(ended * 1e9))
         with self._lock:
             gradient.times[2:] = [ended, ended - began]
             gradient.array = gradient.flat = None
@@ -233,6 +226,13 @@ class Declared:
             carrier.close()
 
     # ----------------------------------------------------------------------------------------------- inside
+
+    def _trace(self, name: str, begin: int, end: int, nbytes: int | None = None) -> None:
+        """Tell a trace that a gradient is ready, with so many bytes; None: that it was waited for."""
+        if self._recorder is not None and self._recorder.traced:
+            order = self.settings.order if isinstance(self.settings.order, str) else "names"
+            text = f"wait {name}" if nbytes is None else f"ready {name} ({nbytes} B, {order})"
+            self._recorder.span(text, begin, end, "gradients", GradientSpan(name, nbytes or 0, order, self._on))
 
     def _gradient(self, name: str) -> Gradient:
         gradient = self._gradients.get(name)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hocket.compression.memory import alike, put
 from hocket.errors import TimeoutError
-from hocket.training.overlap.arrays import line, one_memory
+from hocket.training.overlap.arrays import line, one_memory, writable
 from hocket.training.overlap.carrier import Carrier
 from hocket.training.overlap.rows import Row, Tensor, Unit
 
@@ -26,6 +26,31 @@ class Timing(NamedTuple):
     """Seconds that `wait` stood still for it."""
     ranks: int | None
     """The number of ranks that had made it ready; None: it is not known yet, or the next step has begun."""
+
+
+LATE = "its average has not come in time; check that all ranks call ready() for it"
+
+
+def timed(name: str, nbytes: int, times: Sequence[float], ranks: int | None) -> Timing:
+    """`times`: when it was ready, issued, there; and how long it was waited for."""
+    ready, issued, ended, exposed = times
+    return Timing(name, nbytes, max(0.0, issued - ready), max(0.0, ended - issued), exposed, ranks)
+
+
+def untaken(name: str, grad: Any, fresh: bool, owed: bool) -> str:
+    """Why `ready` cannot take this gradient; "": it can.
+
+    `fresh`: it has one of this step.  `owed`: nobody has waited for the last average.
+    """
+    if not writable(grad):
+        return f"ready({name!r}): the array is read-only, but takes the average; pass a copy"
+    if fresh:
+        return f"ready({name!r}) was called twice in a step"
+    return f"ready({name!r}): {unwaited(name)}" if owed else ""
+
+
+def unwaited(name: str) -> str:
+    return f"call wait({name!r}) for its last average first"
 
 
 class Sent:
@@ -79,7 +104,7 @@ class Sent:
     def arrive(self, until: float | None) -> None:
         """Wait for the call.  TimeoutError."""
         if not self.work.wait(None if until is None else max(0.0, until - time.perf_counter())):
-            raise TimeoutError("its average has not come in time; check that all ranks call ready() for it")
+            raise TimeoutError(LATE)
 
 
 class Lane:
@@ -181,14 +206,12 @@ class Gradient:
 
     def timing(self, size: int) -> Timing:
         """The times of its last step, on `size` ranks."""
-        ready, issued, ended, exposed = self.times
         ranks = None
         if self.told is not None and not self.fresh:
             sent, at = self.told
             if sent.work is not None and sent.work.done():
                 ranks = round(float(sent.buffer[at]) * size)
-        queued, travelled = max(0.0, issued - ready), max(0.0, ended - issued)
-        return Timing(self.tensor.name, self.tensor.nbytes, queued, travelled, exposed, ranks)
+        return timed(self.tensor.name, self.tensor.nbytes, self.times, ranks)
 
 
 def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import hocket
@@ -24,7 +25,7 @@ from hocket.training.server.shards.shard import HEAD
 from hocket.training.server.shards.snapshots import Folder
 from hocket.training.server.tables import Places, Rows, Table
 from hocket.training.server.views import Says, View
-from hocket.training.server.wire import frames
+from hocket.training.server.wire import frames, reaching
 from hocket.training.server.wire.frames import (
     BYE,
     FILLED,
@@ -43,10 +44,6 @@ from hocket.training.server.wire.link import Link
 from hocket.training.server.wire.messages import Cut, Gone, Hello, Named, Role, drawn, number_of
 
 log = logging.getLogger("hocket")
-REACH = 5.0
-"""Seconds in which another server has to accept."""
-AGAIN = 0.1
-"""Seconds between two attempts to reach it."""
 SOON = 30.0
 """Seconds that a link waits for the view of which its other end speaks."""
 STRANGE, SEVERAL = 256, 8
@@ -169,22 +166,24 @@ class Holder:
     def _link_again(self, replica: Replica, view: View) -> None:
         """The copy lives as far as this view knows, and has no link: try until there is one, or another view."""
 
-        def until_linked() -> None:
-            uid = view.copies[replica.number]
-            while not self.over.wait(AGAIN) and replica.shard.generation == view.generation:
-                link = self._to(view, uid) if uid is not None else None
-                if link is not None:
-                    replica.reached(link, view.generation)
-                    return
+        uid = view.copies[replica.number]
 
-        threading.Thread(target=until_linked, name="hocket-relink", daemon=True).start()
+        def linked() -> bool:
+            if replica.shard.generation != view.generation:
+                return True
+            link = self._to(view, uid) if uid is not None else None
+            if link is not None:
+                replica.reached(link, view.generation)
+            return link is not None
+
+        reaching.again(linked, self.over.wait)
 
     def _to(self, view: View, uid: int) -> Link | None:
         """The link to another server, made if there is none.  None: it cannot be reached now."""
         link = self._links.get(uid)
         if link is None or not link.open:
             try:
-                link = Link(hocket.connect(view.addresses[uid], timeout=REACH, **self._how), to_server=True)
+                link = reaching.reached(partial(Link, to_server=True), view, uid, self.named, self._how)
             except Error as error:
                 again = (uid, view.generation) in self._unreached  # else it may have died, and the next view tells
                 self._unreached.add((uid, view.generation))
@@ -192,7 +191,6 @@ class Holder:
                 log.log(level, "%s: the server at %s cannot be reached: %s", self.who, view.addresses[uid], error)
                 return None
             link.uid = uid
-            link.post(framed(0, self.named))
             self._links[uid] = link
             self._incoming.add(link)
         return link

@@ -47,9 +47,9 @@ class History:
             was = self.healed.get(rank, Healed())
             latest = (*was.latest, time.monotonic())[-FLAPS:]
             now = Healed(was.times + 1, was.seconds + seconds, max(was.longest, seconds), latest)
-            self._me.note(f"link to rank {rank} healed", now.times, seconds)
+            self._me.note(f"link to rank {rank} healed", now.times, seconds, (rank, False))
             if now.flaps():
-                self._me.note(f"link to rank {rank} flaps", now.times, seconds)
+                self._me.note(f"link to rank {rank} flaps", now.times, seconds, (rank, True))
             self.healed[rank] = now
         flaps = " (it flaps: look at the cable between the hosts)" if now.flaps() and not was.flaps() else ""
         level = logging.WARNING if flaps or now.times == 1 else logging.INFO

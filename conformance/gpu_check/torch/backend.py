@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hocket.conformance.gpu_check.kinds import missing
-from hocket.conformance.gpu_check.processes import job
 from hocket.conformance.gpu_check.rows import Finding, Options, say
-from hocket.conformance.gpu_check.torch.group import default_group
+from hocket.conformance.gpu_check.torch.group import default_group, right, with_torch
 
 COUNT = 3_000_001
 LATE = 20_000_000
@@ -17,20 +15,13 @@ STEPS = 5
 
 
 def backend(options: Options) -> Iterator[Finding]:
-    why = missing("torch")
-    if why:
-        yield Finding("hocket under torch.distributed", "not checked", note=why)
-    else:
-        yield from job("torch.distributed, 2 ranks", 2, ranks, options, 60)
+    yield from with_torch("hocket under torch.distributed", {"torch.distributed": ranks}, options, 60)
 
 
 def ranks(comm: Any, options: Options) -> None:
     with default_group(comm) as (torch, dist):
         for name, check in CHECKS.items():
-            right = torch.tensor([int(check(torch, dist, comm.rank, comm.size))])
-            dist.all_reduce(right, dist.ReduceOp.MIN)
-            if comm.rank == 0:
-                say(Finding(name, "right" if right.item() else "wrong", ok=bool(right.item())))
+            right(comm, name, lambda: "" if check(torch, dist, comm.rank, comm.size) else "another value")  # noqa: B023
         kept = torch.ones(COUNT, device="cuda")
         dist.all_reduce(kept, async_op=True).wait()
         if comm.rank == 0:

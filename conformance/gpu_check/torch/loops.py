@@ -6,18 +6,16 @@ again.  Its results are compared, and torch's profiler counts what one step copi
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.conformance.gpu_check.kinds import missing
-from hocket.conformance.gpu_check.processes import job
 from hocket.conformance.gpu_check.rows import Finding, Options, at_most, say
+from hocket.conformance.gpu_check.torch import group
+from hocket.conformance.gpu_check.torch.group import with_torch
 from hocket.conformance.gpu_check.torch.methods import CALLS, SIDE, Place
-from hocket.conformance.gpu_check.torch.training import DEVICE
 from hocket.training import (
     Adam,
     ColumnParallel,
@@ -172,24 +170,12 @@ def ranks(comm: Any, options: Options) -> None:
     place = Place()
     comm.allreduce(putting(place)(np.ones(1, np.float32)))  # tries what the GPU can do
     for name, case in CASES.items():
-        try:
-            why = right(comm, place, case)
-        except Exception as error:
-            traceback.print_exc()
-            why = f"{type(error).__name__}: {str(error)[:300]}"
-        wrong = [rank for rank, bad in enumerate(comm.share(bool(why), name)) if bad]
-        if why or comm.rank == 0:
-            found, note = "wrong" if wrong else "right", f"rank {comm.rank}: {why}" if why else ""
-            say(Finding(f"{name}: as NumPy's", found, ok=not wrong, note=note))
-        for row in () if wrong else timed(comm, place, name, case, options):
+        ok = group.right(comm, f"{name}: as NumPy's", partial(right, comm, place, case))
+        for row in timed(comm, place, name, case, options) if ok else ():
             if comm.rank == 0:
                 say(row)
         comm.barrier()
 
 
 def loops(options: Options) -> Iterator[Finding]:
-    why = missing("torch") if DEVICE == "cuda" else ""
-    if why:
-        yield Finding("training above the methods with torch", "not checked", note=why)
-        return
-    yield from job("training above the methods, 2 ranks", 2, ranks, options, 110)
+    yield from with_torch("training above the methods with torch", {"training above the methods": ranks}, options, 110)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from hocket.compression import Compressor
-from hocket.conformance.gpu_check.kinds import missing
-from hocket.conformance.gpu_check.processes import job
 from hocket.conformance.gpu_check.rows import Finding, Options, at_least, at_most, say
-from hocket.conformance.gpu_check.torch.training import DEVICE
+from hocket.conformance.gpu_check.torch import group
+from hocket.conformance.gpu_check.torch.group import DEVICE, with_torch
 
 METHODS: dict[str, float | None] = {
     "int8": 0.7, "fp8": 0.7, "sign": 0.7, "topk:0.01": 0.4, "powersgd:4": None, "doublesqueeze:int8": None,
@@ -133,27 +131,14 @@ def _alone(comm: Any, place: Place, method: str, x: Any) -> float:
 def ranks(comm: Any, options: Options) -> None:
     place = Place()
     for method, target in METHODS.items():
-        try:
-            why = right(comm, place, method)
-        except Exception as error:
-            traceback.print_exc()
-            why = f"{type(error).__name__}: {str(error)[:300]}"
-        wrong = [rank for rank, bad in enumerate(comm.share(bool(why), method)) if bad]
-        if why or comm.rank == 0:
-            note = f"rank {comm.rank}: {why}" if why else ""
-            found = "wrong" if wrong else "right"
-            say(Finding(f"{method}: as NumPy's, and nothing waits", found, ok=not wrong, note=note))
-        for row in () if wrong else timed(comm, place, method, options):
+        ok = group.right(comm, f"{method}: as NumPy's, and nothing waits", partial(right, comm, place, method))
+        for row in timed(comm, place, method, options) if ok else ():
             if comm.rank == 0:
                 say(row)
-        if comm.rank == 0 and target is not None and not wrong:
+        if comm.rank == 0 and target is not None and ok:
             say(alone(place, method, target, options))
         comm.barrier()
 
 
 def methods(options: Options) -> Iterator[Finding]:
-    why = missing("torch") if DEVICE == "cuda" else ""
-    if why:
-        yield Finding("methods of compression with torch", "not checked", note=why)
-        return
-    yield from job("methods, 2 ranks", 2, ranks, options, 110)
+    yield from with_torch("methods of compression with torch", {"methods": ranks}, options, 110)

@@ -5,20 +5,14 @@ collectives with a backward.  What optimizers learn is compared with what one pr
 from __future__ import annotations
 
 import importlib
-import os
-import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from hocket.conformance.gpu_check.kinds import missing
-from hocket.conformance.gpu_check.processes import job
-from hocket.conformance.gpu_check.rows import Finding, Options, say
-from hocket.conformance.gpu_check.torch.group import default_group
+from hocket.conformance.gpu_check.rows import Finding, Options
+from hocket.conformance.gpu_check.torch.group import DEVICE, default_group, right, with_torch
 
 WIDTH, ROWS, STEPS, RATE = 256, 16, 6, 0.01
-DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")
-"""cpu: to try this file where there is no GPU."""
 
 
 class Task:
@@ -192,25 +186,10 @@ CASES: dict[str, dict[str, Callable[[Task], str]]] = {
 
 
 def ranks(comm: Any, options: Options, group: str) -> None:
-    with default_group(comm) as (torch, dist):
+    with default_group(comm):
         for name, check in CASES[group].items():
-            try:
-                why = check(Task(comm.rank, comm.size))
-            except Exception as error:
-                traceback.print_exc()
-                why = f"{type(error).__name__}: {str(error)[:300]}"
-            right = torch.tensor([int(not why)])
-            dist.all_reduce(right, dist.ReduceOp.MIN)
-            if why or comm.rank == 0:
-                ok = bool(right.item())
-                note = f"rank {comm.rank}: {why}" if why else ""
-                say(Finding(f"{group}: {name}", "right" if ok else "wrong", ok=ok, note=note))
+            right(comm, f"{group}: {name}", partial(check, Task(comm.rank, comm.size)))
 
 
 def training(options: Options) -> Iterator[Finding]:
-    why = missing("torch") if DEVICE == "cuda" else ""
-    if why:
-        yield Finding("training with torch", "not checked", note=why)
-        return
-    for group in CASES:
-        yield from job(f"{group}, 2 ranks", 2, partial(ranks, group=group), options, 45)
+    yield from with_torch("training with torch", {group: partial(ranks, group=group) for group in CASES}, options, 45)

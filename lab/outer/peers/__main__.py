@@ -17,10 +17,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from hocket.conformance.jobs.ranks import found_on
+from hocket.conformance.jobs.ranks import found_on, hosts_may_come
 from hocket.lab.outer.peers import flower
 from hocket.lab.outer.peers.learning import EVERY, SITES, Learner
-from hocket.system.namespaces.hosts import refusal, remove_stale, sent
+from hocket.system.namespaces.hosts import sent
 from hocket.system.namespaces.switch import switch
 
 MODULE, PATIENCE = "hocket.lab.outer.peers", 600.0
@@ -57,9 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.site:
         site(options.site, options.rounds, int(os.environ["RANK"]))
         return 0
-    if why := refusal():
-        raise SystemExit(why)
-    remove_stale()
+    hosts_may_come()
     names = options.ways.split(";") if options.ways else [*WAYS, FLOWER]
     if FLOWER in names and (why := flower.missing()):
         raise SystemExit(why)

@@ -25,7 +25,7 @@ from hocket.collectives.recording.records import (
     shortened,
     unshortened,
 )
-from hocket.recording import NOBODY, RECORD, Kind, NotARecording, read
+from hocket.recording import NOBODY, RECORD, HealedSpan, Kind, NotARecording, read, written
 
 HEADER = Path(__file__).parents[3] / "system/record.h"
 TEXTS_AT, RINGS_AT, ROOM = 73728, 90112, 8
@@ -203,3 +203,16 @@ def test_lines_of_another_shape_do_no_harm(line: object) -> None:
 @given(st.lists(st.integers(0, 99), unique=True, max_size=20))
 def test_members_are_told_in_short(ranks: list[int]) -> None:
     assert list(unshortened(shortened(ranks))) == ranks
+
+
+TELLS = [
+    {}, {"gradient": 1}, {"gradient": ["w", "4", "fifo", "o."]}, {"gradient": ["w", -1, "fifo", "o."]},
+    {"gradient": ["w"]}, {"healed": [1, 0]}, {"healed": [1 << 63, True]}, {"healed": {"rank": 1, "flaps": True}},
+]  # fmt: skip
+
+
+def test_facts_that_a_span_tells_are_read_or_left_out() -> None:
+    told = HealedSpan(2, True)
+    (rank,) = read(recording(1, lines=[{}, {"text": "link to rank 2 flaps", **written(told)}, *TELLS]))
+    assert rank.what(1).told == told
+    assert [rank.what(2 + i).told for i in range(len(TELLS))] == [None] * len(TELLS)

@@ -14,6 +14,7 @@ import pytest
 
 from hocket.compression import Compressor, allreduce_sparse, encode
 from hocket.compression.memory import copied
+from hocket.conformance.gpu_check.torch.loops import Scaled
 from hocket.errors import ArgumentError, MismatchError
 from hocket.extending import gpu_of
 from hocket.system.cuda import driver
@@ -241,25 +242,12 @@ def layers(comm: Any, place: Place, read: Place) -> None:
                 same(read(other.gradients[name]), gradient, f"the gradient of {name}", near=True)
 
 
-class Doubled:
-    """An expert: x times a number, and then once more."""
-
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-
-    def forward(self, x: Any) -> tuple[Any, Any]:
-        return x * self.factor, None
-
-    def backward(self, dy: Any, kept: Any) -> Any:
-        return dy * self.factor
-
-
 def experts(comm: Any, place: Place, read: Place) -> None:
     dice = np.random.default_rng(comm.rank)
     cases = ((2, 0.75, False), (2, 1.25, True), (1, None, False), (1, 0.5, False))
     for top, capacity, hierarchical in some(cases):
         how: dict[str, Any] = {"top": top, "capacity": capacity, "hierarchical": hierarchical}
-        made = [Experts(comm, [Doubled(2.0 + comm.rank), Doubled(0.5)], **how) for _ in range(2)]
+        made = [Experts(comm, [Scaled(2.0 + comm.rank), Scaled(0.5)], **how) for _ in range(2)]
         for turn, tokens in enumerate((11, 11, 0)):
             x = dice.standard_normal((tokens, 6), np.float32)
             gates = dice.random((tokens, made[0].count), np.float32)

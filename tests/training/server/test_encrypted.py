@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 import hocket
-from support import jobs, worlds
+from support import jobs, ports, worlds
 
 SECRET = "a secret of the tests of encrypted pairs, 12"
 TALK = """
@@ -58,16 +56,11 @@ print("read:", *(name for name in ("pushed", "state", "first") if globals()[name
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 @pytest.mark.parametrize("encrypt", [True, False])
 def test_nothing_of_a_pair_is_to_be_read(encrypt: bool) -> None:
     """No byte of a push, a pull or a newcomer's state is in clear; the environment has no secret and no encryption."""
     source = TALK.replace("{encrypt}", str(encrypt)).replace("{secret!r}", repr(SECRET))
-    env = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{free_port()}", "PYTHONPATH": worlds.PATH, "HOCKET_SECRET": ""}
+    env = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{ports.free()[0]}", "PYTHONPATH": worlds.PATH, "HOCKET_SECRET": ""}
     with jobs.Job(2, source, env=env) as job:
         ends = job.wait(40)
     assert [end.code for end in ends] == [0, 0], [end.err for end in ends]

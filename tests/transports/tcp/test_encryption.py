@@ -4,7 +4,6 @@ ever sent plain instead."""
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -12,17 +11,12 @@ import pytest
 
 from hocket.control import encryption
 from hocket.system import tls
-from support import jobs, worlds
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+from support import jobs, ports, worlds
 
 
 def job(source: str, size: int = 2, **env: str) -> jobs.Job:
     """Ranks that meet over TCP."""
-    where = f"tcp:127.0.0.1:{free_port()}"
+    where = f"tcp:127.0.0.1:{ports.free()[0]}"
     defaults = {"HOCKET_ENCRYPT": "1", "HOCKET_RENDEZVOUS": where, "PYTHONPATH": worlds.PATH, "HOCKET_TIMEOUT": "20"}
     return jobs.Job(size, source, env=defaults | env)
 
@@ -236,7 +230,7 @@ except hocket.Error as error:
     ids=["no library", "another library", "no secret"],
 )  # fmt: skip
 def test_what_cannot_be_encrypted_is_refused(before: str, more: str, words: str) -> None:
-    source = ALONE.format(before=before, address=f"tcp:127.0.0.1:{free_port()}", more=more)
+    source = ALONE.format(before=before, address=f"tcp:127.0.0.1:{ports.free()[0]}", more=more)
     assert words in jobs.run(1, source)[0]
 
 

@@ -6,9 +6,11 @@ A rank's shard is its pieces of all units, one behind the other, in one vector.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from hocket.errors import ArgumentError
+from hocket.training.buckets import filled
 from hocket.training.flat import Flat
 
 
@@ -70,12 +72,8 @@ def pieces(flat: Flat, units: Sequence[Unit], rank: int) -> list[Piece]:
 
 def bucketed(flat: Flat, nbytes: int) -> list[list[str]]:
     """Groups of neighbours, of so many bytes at least but for the last."""
-    groups: list[list[str]] = [[]]
-    for name in flat.arrays:
-        if flat.count(groups[-1]) * flat.dtype.itemsize >= nbytes > 0:
-            groups.append([])
-        groups[-1].append(name)
-    return groups
+    size = flat.dtype.itemsize
+    return filled(flat.arrays, lambda name: "", lambda name: flat.sizes[name] * size, nbytes or inf, least=True)
 
 
 def checked(flat: Flat, groups: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -7,23 +7,22 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-import hocket
 from hocket.errors import Error, PeerLostError
 from hocket.training.server.views import View
 from hocket.training.server.wire import frames
-from hocket.training.server.wire.frames import BYE, Frame, framed
+from hocket.training.server.wire.frames import BYE, Frame
 from hocket.training.server.wire.link import Shared
 from hocket.training.server.wire.messages import OPEN, Named
+from hocket.training.server.wire.reaching import again, reached
 from hocket.training.server.worker.outbox import Outbox
 from hocket.training.server.worker.ways import Way
 
 log = logging.getLogger("hocket")
-LOOK, AGAIN = 0.05, 0.1
-"""Seconds between two looks for a view, and between two attempts to reach a server."""
-REACH = 5.0
-"""Seconds in which a server has to accept."""
+LOOK = 0.05
+"""Seconds between two looks for a view."""
 
 
 def fate(outbox: Outbox) -> str:
@@ -99,20 +98,17 @@ class Heads:
     def _reach_again(self) -> None:
         """In a thread: the head of a shard may live, and the link to it alone have ended."""
         if self._elastic and self.view is not None:
-            threading.Thread(target=self._until_linked, args=(self.view,), name="hocket-relink", daemon=True).start()
+            again(partial(self._linked, self.view), time.sleep)
 
-    def _until_linked(self, view: View) -> None:
-        lost = True
-        while lost and self.view is view and not self.over:
-            time.sleep(AGAIN)
-            lost = False
-            for way in self.ways:
-                if way.link is None or not way.link.open:
-                    lost = True
-                    link = self._to(view, view.heads[way.shard])
-                    with self._installing:
-                        if link not in (None, way.link) and self.view is view:  # else another thread has greeted
-                            self._greet(view, way, link)
+    def _linked(self, view: View) -> bool:
+        """Are all ways open, or is this no longer the view?  Those that are not are tried."""
+        lost = [way for way in self.ways if way.link is None or not way.link.open]
+        for way in lost if self.view is view and not self.over else ():
+            link = self._to(view, view.heads[way.shard])
+            with self._installing:
+                if link not in (None, way.link) and self.view is view:  # else another thread has greeted
+                    self._greet(view, way, link)
+        return not lost or self.view is not view or self.over
 
     def _greet(self, view: View, way: Way, link: Shared | None) -> None:
         with contextlib.suppress(Error):  # who waits for it hears that it has ended
@@ -125,9 +121,7 @@ class Heads:
             if link is not None and link.open:
                 return link
             try:
-                link = Shared(hocket.connect(view.addresses[uid], **{"timeout": REACH, **self._how}))
-                link.post(framed(0, self._worker))
-                self._links[uid] = link
+                link = self._links[uid] = reached(Shared, view, uid, self._worker, self._how)
             except Error as error:
                 if not self._elastic:
                     raise

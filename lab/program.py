@@ -1,11 +1,9 @@
-"""Two hosts, one rank on each, and a slow cable: how the programs of this room run their ranks."""
+"""Common to the programs here: their options, ranks with a slow cable between them, and their tables."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,30 +11,34 @@ from typing import Any
 import numpy as np
 
 from hocket.bench.harness.machine import describe
-from hocket.conformance.jobs.ranks import found_on
-from hocket.errors import ArgumentError
-from hocket.system.namespaces.hosts import hosts, refusal, remove_stale
+from hocket.collectives.measuring.cases import parse_size
+from hocket.conformance.jobs.ranks import again, cabled, found_on
 
 PATIENCE = 600.0
 
 
-def options(module: str, doc: str, rates: str = "100mbit,1gbit") -> argparse.ArgumentParser:
-    """Options that all programs here have."""
-    made = argparse.ArgumentParser(prog=f"python -m {module}", description=doc.split("\n")[0], allow_abbrev=False)
-    made.add_argument("--rates", default=rates, help=f"of the cable, in tc's words ({rates})")
-    made.add_argument("--quick", action="store_true", help="a few rounds, to see that it runs")
-    return made
+def arguments(module: str, doc: str | None, argv: Sequence[str] | None = None, **defaults: Any) -> Any:
+    """The options that `python -m module` was given, as attributes; `doc` says what they are.
+
+    `defaults`: by name the value of one that is not given, and so its type: False is a flag, None a text.  Whole
+    numbers may be sizes, like 4M.
+    """
+    made = argparse.ArgumentParser(prog=f"python -m {module}", description=doc, allow_abbrev=False,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    kinds: dict[type, Callable[[str], Any]] = {int: parse_size, float: float}
+    for name, value in defaults.items():
+        word = f"{'-' * min(2, len(name))}{name}"
+        if value is False:
+            made.add_argument(word, action="store_true")
+        else:
+            made.add_argument(word, type=kinds.get(type(value), str), default=value, help="(%(default)s)")
+    return made.parse_args(argv)
 
 
 def on_a_cable(module: str, rate: str, words: Sequence[object], **env: str) -> dict[str, Any]:
     """The numbers that rank 0 of `python -m module rank *words` found, with a cable of that rate between two ranks."""
-    if why := refusal(rate):
-        raise ArgumentError(why)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the hosts are removed
-    remove_stale()
-    with hosts(rate, "pfifo_fast") as names:
-        command = [sys.executable, "-m", module, "rank", *map(str, words)]
-        found, *_ = found_on(names, 1, command, module, PATIENCE, **env)
+    with cabled(rate, "pfifo_fast") as names:
+        found, *_ = found_on(names, 1, again(module, *words), module, PATIENCE, **env)
     return found
 
 
