@@ -112,6 +112,7 @@ GUARDS: dict[str, dict[str, str]] = {
     "training/server/shards/packing.py": {
         "packed": OWN, "unpacked": "a payload that `Holder.keeps` bounded: arrays within it, of three dtypes",
     },
+    "training/server/wire/reaching.py": {"reached": "a server's address in the view; the key is proven"},
     "training/server/wire/frames.py": {"text": OWN, "untext": "a payload that `Holder.keeps` bounded, or a server's"},
     "training/server/wire/link.py": {
         "Link.__init__": OWN,
