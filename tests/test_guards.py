@@ -88,7 +88,6 @@ GUARDS: dict[str, dict[str, str]] = {
     },
     "training/server/holder.py": {
         "Holder.__init__": OWN,
-        "Holder._to": "a server's address in the view; the key is proven",
         "Holder._count": "a process with too many links ends its own",
     },
     "training/server/shards/dealing.py": {"_slice": LAYOUT},
@@ -119,7 +118,6 @@ GUARDS: dict[str, dict[str, str]] = {
         "Link.keys": "`Holder.keeps`, asked before; a server's answer has none",
         "Link.payload": "`Holder.keeps`, asked before; or a server's answer",
     },
-    "training/server/worker/heads.py": {"Heads._to": "a server's address in the view; the key is proven"},
 }  # fmt: skip
 
 
