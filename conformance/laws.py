@@ -18,6 +18,8 @@ EAGER = 4096
 """Bytes that a channel takes though nobody reads: the lowering lets two ranks send so much before they receive."""
 BOUND = 64 << 20
 """Bytes after which a sender whom nobody reads must have been stopped."""
+STILL, NOTICED = 0.4, 2.0
+"""Seconds after which a sender that does not move is stopped; and in which a peer that has closed is noticed."""
 
 
 class NotOfferedError(Exception):
@@ -93,7 +95,7 @@ def a_sender_whom_nobody_reads_is_stopped(pair: Pair) -> None:
 
         def send(end: End, length: int = length, many: Any = many, limit: int = limit) -> int:
             for i in range(limit):
-                if end.run(*many, source=data(length), timeout=0.4) == "timeout":
+                if end.run(*many, source=data(length), timeout=STILL) == "timeout":
                     return i
             return limit
 
@@ -206,7 +208,7 @@ def closing_is_noticed(pair: Pair) -> None:
     def recv(end: End) -> Any:
         closed.wait(ends.PATIENCE)
         first, into = end.recv(EAGER)
-        return first, numpy.array_equal(into, data(EAGER)), end.recv(1, timeout=2)[0]
+        return first, numpy.array_equal(into, data(EAGER)), end.recv(1, timeout=NOTICED)[0]
 
     sent, (first, unchanged, then) = both(pair, send, recv)
     same((sent, first, unchanged), ("done", "done", True))

@@ -32,12 +32,12 @@ class Connection:
     """... and this host's own buffer for sending was too small."""
 
     def why(self) -> str:
-        """The cause that held it up, in words; "" if TCP does not say."""
+        """The cause that held it up, in words; "" if TCP does not say, or counts from anew on a mended link."""
         if self.again:
             return f"the network lost packets: {self.again} were sent again"
-        if self.receiver > LIMITED * self.busy:
+        if self.busy >= self.receiver > LIMITED * self.busy:
             return f"the receiver's buffer was full {self.receiver / self.busy:.0%} of the time (net.ipv4.tcp_rmem)"
-        if self.sender > LIMITED * self.busy:
+        if self.busy >= self.sender > LIMITED * self.busy:
             return f"the sender's buffer was too small {self.sender / self.busy:.0%} of the time (net.ipv4.tcp_wmem)"
         return ""
 

@@ -7,7 +7,7 @@ import pytest
 from hocket.algorithms import CONTRACTS, Recv, Send, get, hierarchical, ids, names, show, simulate, topology, verify
 from hocket.algorithms.hierarchical import STAGES
 from hocket.errors import ArgumentError, ScheduleError
-from support.cases import each
+from support.cases import each, more
 
 GROUPINGS = [
     ((0,),),
@@ -18,9 +18,8 @@ GROUPINGS = [
     ((0, 1, 2), (3,)),
     ((0, 1, 2), (3, 4), (5, 6, 7, 8)),
     ((5, 0, 3), (4, 1), (2, 6)),
-    tuple(tuple(range(4 * j, 4 * j + 4)) for j in range(4)),
 ]
-FIVE = tuple(tuple(range(j, 15, 5)) for j in range(5))
+LARGE = [tuple(tuple(range(4 * j, 4 * j + 4)) for j in range(4)), tuple(tuple(range(j, 15, 5)) for j in range(5))]
 
 
 def outers(collective: str) -> tuple[str, ...]:
@@ -29,7 +28,7 @@ def outers(collective: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("collective", STAGES)
-@pytest.mark.parametrize("groups", [*GROUPINGS, pytest.param(FIVE, marks=pytest.mark.more)], ids=str)
+@pytest.mark.parametrize("groups", [*GROUPINGS, *more(*((each,) for each in LARGE))], ids=str)
 def test_every_grouping_outer_inner_root_and_number_of_leaders(
     collective: str, groups: tuple[tuple[int, ...], ...]
 ) -> None:
@@ -70,7 +69,7 @@ def test_pipelined_over_segments(collective: str) -> None:
 
 
 @each("collective", STAGES)
-@each("groups", [*GROUPINGS, FIVE])
+@each("groups", [*GROUPINGS, *LARGE])
 def test_it_tells_from_which_step_on_it_goes_far(collective: str, groups: tuple[tuple[int, ...], ...]) -> None:
     """All steps before stay inside the groups; behind those between groups nothing is added up."""
     algorithm, home = hierarchical(collective, groups), {rank: g for g, group in enumerate(groups) for rank in group}

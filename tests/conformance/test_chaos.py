@@ -18,11 +18,11 @@ from hocket.conformance.jobs.trial import EMPTY
 
 
 def test_deaths(capsys: pytest.CaptureFixture[str]) -> None:
-    """Seven phases, each way to die, over every transport that this machine has; `make fuzz` goes on from here."""
-    code = chaos.main(["--count", "7", "--seed", "118", "--slack", "3"])
+    """Four phases, ways to die, over every transport that this machine has; `make fuzz` goes on from here."""
+    code = chaos.main(["--count", "4", "--seed", "118", "--slack", "3"])
     out = capsys.readouterr().out
     assert code == 0, out
-    assert "| phase | how |" in out and out.count("| 0 |\n") > 4 and out.count("| kill |") >= 1, out
+    assert "| phase | how |" in out and out.count("| 0 |\n") > 2 and out.count("| kill |") >= 1, out
 
 
 # ------------------------------------------------------------------------------------------------ faults

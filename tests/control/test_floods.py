@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from support import ports
+from support.cases import more
 from support.faulty import all_ready, facts, job, wait_for
 from support.leftovers import listening
 
@@ -67,7 +68,7 @@ comm.close()
 """
 
 
-@pytest.mark.parametrize("kind", ["silent", "hello", pytest.param("closed", marks=pytest.mark.more)])
+@pytest.mark.parametrize("kind", ["hello", *more("silent", "closed")])
 def test_lanes_open_in_a_flood(kind: str, tmp_path: pathlib.Path) -> None:
     with job(2, LANES, tmp_path) as run:
         all_ready(tmp_path, range(2))

@@ -38,6 +38,8 @@ def test_numbers_count_from_where_the_trace_began() -> None:
         ({"busy_us": [0, 1000], "rwnd_limited_us": [0, 400]}, "receiver's buffer was full 40% of the time"),
         ({"busy_us": [0, 1000], "sndbuf_limited_us": [0, 300]}, "sender's buffer was too small 30% of the time"),
         ({"busy_us": [0, 1000], "rwnd_limited_us": [0, 100]}, ""),
+        ({"busy_us": [0, 0], "rwnd_limited_us": [0, 400]}, ""),
+        ({"busy_us": [0, 0], "sndbuf_limited_us": [0, 400]}, ""),
     ],
 )
 def test_a_slow_link_is_told_with_its_reason(values: dict[str, list[int]], why: str) -> None:

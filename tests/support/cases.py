@@ -7,6 +7,13 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
+
+
+def more(*values: Any) -> list[Any]:
+    """The values (tuples: of several arguments) that `make test` leaves out, as others show nearly as much."""
+    return [pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.more) for each in values]
+
 
 def each(name: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """The test runs with each of these values as its argument `name`; a failure tells which."""

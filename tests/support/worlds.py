@@ -11,6 +11,7 @@ import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.start import local_world
 from support import jobs
+from support.cases import more
 from support.warm import parent
 
 PATH = os.pathsep.join([jobs.SOURCES, jobs.TESTS])
@@ -20,7 +21,10 @@ THREADS = ("threads", "reference")
 
 Program = Callable[[Communicator], Any]
 """Every rank runs this, and asserts."""
-WORLDS = ((1, "threads"), (2, "shm"), (4, "shm"), (3, "tcp"), (2, "reference"))
+WORLDS: tuple[Any, ...] = (
+    (1, "threads"), (2, "shm"), (3, "tcp"),
+    *more((4, "shm"), (2, "reference")),
+)  # fmt: skip
 """The sizes and transports on which programs run that ask for none."""
 RANK = """
 import hocket

@@ -18,6 +18,7 @@ from hocket.conformance import oracle
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DType
 from hocket.kernels.ops import OPS
+from support.cases import more
 from support.worlds import spread
 
 COUNTS = (1, 37, 9001)
@@ -108,12 +109,12 @@ def long_vectors(comm: Communicator) -> None:
             one_op(comm, row, ops[-1], name, 60001)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [3, *more(2, 4)])
 def test_every_dtype_and_op(size: int) -> None:
     spread(every_dtype_and_op, size, "threads")
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["tcp", *more("shm")])
 def test_long_vectors_of_every_dtype(transport: str) -> None:
     spread(long_vectors, 3, transport)
 
@@ -138,7 +139,7 @@ def reduce_and_scan(comm: Communicator) -> None:
             exactly(comm.scan(mine.copy(), op), prefix, f"scan {row.name}")
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [3, *more(2, 4)])
 def test_every_dtype_in_the_other_reductions(size: int) -> None:
     spread(reduce_and_scan, size, "threads")
 
@@ -190,7 +191,7 @@ def premultiplied(comm: Communicator) -> None:
         exactly(x, inputs[comm.rank], f"premul_sum of {row.name}: x must stay")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3, *more(2)])
 @pytest.mark.parametrize("function", [averages, premultiplied])
 def test_scaled_sums(function: Any, size: int) -> None:
     spread(function, size, "threads")

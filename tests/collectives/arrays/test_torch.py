@@ -15,6 +15,7 @@ import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DTYPES
+from support.cases import more
 from support.worlds import same, spread
 
 TENSORS = [(row, getattr(torch, row.torch.removeprefix("torch."))) for row in DTYPES if row.torch]
@@ -218,7 +219,7 @@ def shared_in_every_way(comm: Communicator) -> None:
     given_back(comm)
 
 
-@pytest.mark.parametrize(("size", "transport"), [(3, "threads"), (3, "shm"), (2, "shm")])
+@pytest.mark.parametrize(("size", "transport"), [(3, "threads"), (3, "shm"), *more((2, "shm"))])
 def test_shared_arrays(size: int, transport: str) -> None:
     spread(shared_in_every_way, size, transport)
 

@@ -17,15 +17,20 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.errors import ArgumentError, MismatchError
 from hocket.kernels.codecs import HALVES
+from support.cases import more
 from support.codec_laws import BLOCKS, room, sent, wire_bytes
 from support.worlds import Program, same, spread
 
 Array = np.ndarray[Any, Any]
 LENGTHS = (0, 1, 7, 4099, 130_003)
 """Nothing, less than ranks, odd and a short last block, and enough for segments."""
-
-
+SEGMENTED: tuple[Any, ...] = ("bf16", "int8", Int(3), QSGD(4))
+"""Those that are tried in segments wherever they move: the others are cut alike."""
 PARAMETRISED = (Int8(64), Int(3), Sign(64), OneBit(), Natural(rounding="nearest"))
+
+
+def lengths(codec: Any) -> tuple[int, ...]:
+    return LENGTHS if codec in SEGMENTED else LENGTHS[:-1]
 
 
 @functools.lru_cache(200)
@@ -70,7 +75,7 @@ def moved(comm: Communicator) -> None:
     """Moved elements are rounded once, on every rank alike: the owner's own too."""
     p, me = comm.size, comm.rank
     for codec in BY_NAME:
-        for n in LENGTHS:
+        for n in lengths(codec):
             given = [vector(r, p * n) for r in range(p)]
             x = given[me].copy()
             same(comm.broadcast(x, p - 1, codec=codec), sent(given[p - 1], codec), f"broadcast, {n}")
@@ -124,7 +129,7 @@ RANDOM = (
 def parametrised(comm: Communicator) -> None:
     """Short last blocks in every chunk, too: only the caller's floats count for a mean."""
     for codec in PARAMETRISED:
-        for n in LENGTHS:
+        for n in lengths(codec):
             given = [vector(r, comm.size * n) for r in range(comm.size)]
             blocks = [sent(each[comm.rank * n :][:n], codec) for each in given]
             part = comm.reduce_scatter(given[comm.rank], codec=codec, algorithm="direct")
@@ -145,7 +150,7 @@ def only_between_hosts(comm: Communicator) -> None:
     """Inside a host nothing is rounded: what the hosts' sums lose is one encoding of each, and one of the result."""
     me, p = comm.rank, comm.size
     short = itertools.product(GROUPS.get(p, ()), (*BY_NAME, *PARAMETRISED), LENGTHS[1:-1])
-    long = itertools.product(GROUPS.get(p, ()), ("bf16", "int8", Int(3)), LENGTHS[-1:])  # in segments
+    long = itertools.product(GROUPS.get(p, ()), SEGMENTED[:3], LENGTHS[-1:])
     for groups, codec, n in (*short, *long):
         given = [vector(r, p * n) for r in range(p)]
 
@@ -192,7 +197,7 @@ def rounded_alike(comm: Communicator) -> None:
     """By every algorithm all ranks hold the same bits, also where several of them make the same sum."""
     ways = [None, *names("allreduce")]
     ways += [hierarchical("allreduce", groups, outer="recursive_doubling") for groups in GROUPS.get(comm.size, ())]
-    for codec, way, n in itertools.product(RANDOM, ways, LENGTHS[1:]):
+    for codec, way, n in ((each, way, n) for each in RANDOM for way in ways for n in lengths(each)[1:]):
         came = comm.allreduce(vector(comm.rank, n), codec=codec, algorithm=way)
         every = comm.allgather(came.view(np.uint32)).reshape(comm.size, -1)
         assert (every == every[0]).all(), f"the ranks hold different bits: {codec}, {way}, {n}"
@@ -254,8 +259,8 @@ def sums_by_fp16_fit(comm: Communicator) -> None:
     for way, op in itertools.product(ways, ("sum", "avg")):
         right = large * np.float32(p if op == "sum" else 1)
         digits = np.where(np.abs(large) < 2**-14, 2**-24 * p, np.abs(right) * 2**-11 * (p + 1))
-        for more in ({}, {"residual": np.zeros_like(large)}) if way in (None, "direct") else ({},):
-            x = comm.allreduce(large.copy(), op, codec="fp16", algorithm=way, **more)
+        for how in ({}, {"residual": np.zeros_like(large)}) if way in (None, "direct") else ({},):
+            x = comm.allreduce(large.copy(), op, codec="fp16", algorithm=way, **how)
             agreed(comm, x)
             assert (np.abs(x - right) <= digits).all(), (way, op, x[::256])
     x = comm.allreduce(np.float32([np.inf, -np.inf, np.nan, 1.5]), "avg", codec="fp16")
@@ -310,8 +315,8 @@ CHECKS: tuple[Program, ...] = (
 @pytest.mark.parametrize(
     ("size", "transport"),
     [
-        (1, "threads"), (2, "shm"), (3, "tcp"), pytest.param(4, "shm", marks=pytest.mark.more),
-        pytest.param(2, "reference", marks=pytest.mark.more),
+        (1, "threads"), (3, "tcp"),
+        *more((2, "shm"), (4, "shm"), (2, "reference")),
     ],
 )  # fmt: skip
 def test_between_ranks(size: int, transport: str) -> None:

@@ -15,6 +15,7 @@ import hocket
 from hocket.algorithms import names
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError, MismatchError
+from support.cases import more
 from support.exact_sums import DTYPES, FORMATS, KINDS, TERMS, addends, bits, edges, expected
 from support.sockets import sent
 from support.worlds import spread
@@ -122,7 +123,7 @@ def over(comm: Communicator) -> None:
         case(comm, seed)
 
 
-@pytest.mark.parametrize(("size", "transport"), [(3, "shm"), (4, "tcp"), (3, "reference")])
+@pytest.mark.parametrize(("size", "transport"), [(3, "shm"), (4, "tcp"), *more((3, "reference"))])
 def test_over_other_transports(size: int, transport: str) -> None:
     spread(over, size, transport)
 
@@ -171,7 +172,7 @@ def long(comm: Communicator) -> None:
         assert bits(result[at]) == expected(x[:, at], dtype)
 
 
-@pytest.mark.parametrize(("size", "transport"), [(4, "shm"), (3, "tcp")])
+@pytest.mark.parametrize(("size", "transport"), [*more((4, "shm")), (3, "tcp")])
 def test_long_vectors(size: int, transport: str) -> None:
     spread(long, size, transport)
 

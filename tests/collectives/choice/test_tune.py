@@ -23,7 +23,7 @@ from hocket.tools import tune as command
 from support import jobs
 from support.faulty import wait_for
 
-FEW = ["--collectives", "allreduce,reduce", "--sizes", "8,64K", "--seconds", "0.3"]
+FEW = ["--collectives", "allreduce,reduce", "--sizes", "8,64K", "--seconds", "0.1"]
 EXPLAIN = """
 import hocket
 comm = hocket.init()

@@ -182,7 +182,7 @@ long_waits.STILL_WAITING = 0.3
 comm = hocket.init()
 waiting = comm.dup(idle={idle})
 if comm.rank:
-    time.sleep(1.5)
+    time.sleep(0.9)
 waiting.barrier()
 """
 

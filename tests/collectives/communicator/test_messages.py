@@ -10,6 +10,7 @@ import pytest
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
+from support.cases import more
 from support.worlds import same, spread
 
 SIZES = (0, 1, 8, 47, 48, 49, 1000, 4095, 4096, 65_536, 65_537, 300_000, 3_000_000)
@@ -271,7 +272,7 @@ def test_between_threads(exchange: Callable[[Communicator], None]) -> None:
     spread(exchange, 3, "threads")
 
 
-@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (4, "shm"), (3, "tcp"), (3, "reference"), (2, "threads")])
+@pytest.mark.parametrize(("size", "transport"), [(4, "shm"), (3, "tcp"), *more((2, "shm"), (3, "reference"))])
 def test_between_ranks(size: int, transport: str) -> None:
     spread(everything, size, transport)
 

@@ -12,6 +12,7 @@ import pytest
 import hocket
 from hocket.collectives.start import default
 from support import jobs
+from support.cases import more
 
 Wrong = Callable[[Any], Any]
 
@@ -69,7 +70,7 @@ WRONG: dict[str, tuple[Wrong, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("who", [1, *more(0)])
 def test_wrong_arguments(name: str, who: int) -> None:
     """One rank errs, says so, calls again as it should, and the job goes on as if nothing had been."""
     call, text = WRONG[name]

@@ -122,7 +122,7 @@ def test_pairs_leave_nothing_behind() -> None:
 def test_who_does_not_know_the_secret() -> None:
     with hocket.listen(secret=SECRET) as pairs:
         with pytest.raises(AuthError, match="HOCKET_SECRET"):
-            hocket.connect(pairs.address, secret="another secret, as long as that 1", timeout=3)
+            hocket.connect(pairs.address, secret="another secret, as long as that 1", timeout=1)
         with pytest.raises(hocket.ArgumentError, match="secret"):
             hocket.connect(pairs.address, timeout=3)
         with pytest.raises(hocket.TimeoutError, match=r"nobody connected to tcp:127\.0\.0\.1:\d+ within 0.1 s"):
@@ -194,6 +194,9 @@ def test_a_pair_that_differs_is_its_own_loss() -> None:
         assert len(accepted) == 1
     with pytest.raises(hocket.ArgumentError, match="transport 'carrier' is not known"):
         hocket.listen(secret=SECRET, transport="carrier")
+    for address, auth in (("tcp:127.0.0.1:1", "secret"), (None, "none")):
+        with pytest.raises(hocket.ArgumentError, match="encryption needs a secret"):
+            hocket.listen(address, encrypt=True, auth=auth)
 
 
 def test_connections_that_wait_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,8 @@ for rank in range({size}):  # who ends is proven to be dead, and then the last o
 
 
 def on_two_hosts(
-    where: list[int], tmp_path: pathlib.Path, patience: float, granting: bool = False, killed: int | None = None
+    where: list[int], tmp_path: pathlib.Path, patience: float, granting: bool = False, killed: int | None = None,
+    **more: str,
 ) -> list[list[Any]]:
     """The result of each rank's first renew, while the cable was cut, and of its second, if it had to, when it was
     whole.
@@ -82,7 +83,7 @@ def on_two_hosts(
     source = PROGRAM.format(directory=directory, size=size, patience=patience, granting=granting)
     with namespaces.hosts() as names:
         env = {"WORLD_SIZE": str(size), "MASTER_ADDR": V4[0], "MASTER_PORT": "29541", "TMPDIR": str(tmp_path / "tmp"),
-               "HOCKET_SECRET": secrets.token_hex(32)}  # fmt: skip
+               "HOCKET_SECRET": secrets.token_hex(32), **more}  # fmt: skip
         with Job(size, source, env=env, hosts=[(names[host], places[host]) for host in where]) as job:
             job.directory, own = directory, job.directory
             ranks = range(size)
@@ -108,7 +109,7 @@ def on_two_hosts(
 
 
 def test_more_than_half_go_on_and_the_others_cannot_come_back(tmp_path: pathlib.Path) -> None:
-    said = on_two_hosts([0, 1, 1], tmp_path, 15.0)
+    said = on_two_hosts([0, 1, 1], tmp_path, 6.0, HOCKET_LOST_AFTER="2")
     for rank in (1, 2):
         assert said[rank] == [["went on", 1, ["first 1", "first 2"], 2.0]]
     assert said[0][0][0] == "TimeoutError" and "more than half" in said[0][0][1]

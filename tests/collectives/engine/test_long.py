@@ -15,6 +15,7 @@ from hocket.transports.shm.channels import NO_MEMORY
 from hocket.transports.shm.transport import ShmTransport
 from hocket.transports.shm.window import read_memory
 from support import jobs
+from support.cases import more
 from support.worlds import path_to, same, spread
 
 COUNTS = (4097, 16_384, 16_385, 40_000, 262_145)
@@ -30,7 +31,7 @@ def moved(comm: Communicator) -> None:
     p, r = comm.size, comm.rank
     assert "that process's memory can be read" in comm.explain() or p == 1 or not reads(comm)
     for n in COUNTS:
-        for seed in range(3):
+        for seed in range(2):
             mine = data(r, n, seed)
             every = [data(q, n, seed) for q in range(p)]
             blocks = [data(q, n * p, seed) for q in range(p)]
@@ -75,7 +76,7 @@ def copied_twice(comm: Communicator) -> None:
     moved(comm)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [3, *more(2, 4)])
 def test_between_processes(size: int) -> None:
     spread(read_here, size, "shm")
 

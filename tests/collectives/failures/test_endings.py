@@ -236,7 +236,7 @@ def test_a_function_that_does_not_return_keeps_its_memory() -> None:
 import threading
 inner = comm.dup()
 def slow(a, b):
-    time.sleep(2)
+    time.sleep(1.2)
     return a + b
 def reduce():
     try:
@@ -245,9 +245,9 @@ def reduce():
         pass
 thread = threading.Thread(target=reduce)
 thread.start()
-time.sleep(0.5)
+time.sleep(0.3)
 try:
-    inner.close(timeout=1.0)
+    inner.close(timeout=0.5)
 except hocket.Error:
     pass
 for _ in range(10):

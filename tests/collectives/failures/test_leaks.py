@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from support.cases import more
 from support.faulty import facts, job
 
 TRANSPORTS = ["shm", "tcp"]
@@ -39,12 +40,12 @@ comm.close()
 
 @pytest.mark.parametrize(
     ("transport", "encrypt"),
-    [*((each, "0") for each in TRANSPORTS), pytest.param("tcp", "1", marks=pytest.mark.more)],
+    [*((each, "0") for each in TRANSPORTS), *more(("tcp", "1"))],
 )
 def test_communicators(transport: str, encrypt: str, tmp_path: pathlib.Path) -> None:
-    """A hundred communicators and more a rank: one descriptor or thread of one round shows, and a tenth of a MB."""
+    """Sixty communicators a rank: one descriptor or thread of one round shows, and a fifth of a MB."""
     # What OpenSSL keeps grows to 12 MB in the first 40 rounds, and no more in 280 further ones.
-    source = COMMUNICATORS.format(transport=transport, warm=50 if encrypt == "1" else 10, rounds=40)
+    source = COMMUNICATORS.format(transport=transport, warm=50 if encrypt == "1" else 10, rounds=20)
     with job(3, source, tmp_path, {"HOCKET_ENCRYPT": encrypt}) as run:
         for end in run.wait(60):
             same(facts(end), rss=5 << 20)
@@ -81,9 +82,8 @@ comm.close()
 
 @pytest.mark.parametrize(
     ("transport", "rounds"),
-    [("shm", 200), ("tcp", 150), pytest.param("shm", 2000, marks=pytest.mark.more),
-     pytest.param("tcp", 2000, marks=pytest.mark.more)],
-)  # fmt: skip
+    [("shm", 100), *more(("shm", 2000), ("tcp", 2000))],
+)
 def test_communicators_that_are_dropped(transport: str, rounds: int, tmp_path: pathlib.Path) -> None:
     """Nobody closes them; what is collected gives its memory and sockets back when all its ranks have dropped it."""
     with job(3, DROPPED.format(transport=transport, rounds=rounds), tmp_path) as run:
@@ -115,7 +115,7 @@ def once(i):
 for i in range(4):
     once(i)
 before = faulty.count()
-for i in range(4, 24):
+for i in range(4, 16):
     once(i)
 after = faulty.count(before)
 say(before=before, after=after)
@@ -161,7 +161,7 @@ comm.close()
 
 
 @pytest.mark.parametrize(
-    ("transport", "calls"), [("shm", 1_500), pytest.param("shm", 20_000, marks=pytest.mark.more), ("tcp", 1_600)]
+    ("transport", "calls"), [("shm", 1_500), *more(("shm", 20_000)), ("tcp", 1_600)]
 )
 def test_mixed_calls(transport: str, calls: int, tmp_path: pathlib.Path) -> None:
     warm = max(2_000, calls // 4) if transport == "shm" else calls // 4

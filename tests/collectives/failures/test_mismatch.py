@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import hocket
 from hocket.algorithms.language.registry import get
 from hocket.algorithms.language.registry import names as hocket_names
+from support.cases import more
 from support.faulty import facts, job
-from support.mismatches import MESSAGES, PAIRS, site, try_pair
+from support.mismatches import MESSAGES, PAIRS, site
 
 QUICK = 10.0
 """Seconds within which a mismatch is found; a hang takes HOCKET_TIMEOUT = 20."""
@@ -52,7 +53,7 @@ def read(ends: list[Any]) -> list[dict[str, Any]]:
     return [{k: v for line in end.out.splitlines() for k, v in json.loads(line).items()} for end in ends]
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", *more("tcp")])
 def test_pairs_of_collectives(transport: str, tmp_path: pathlib.Path) -> None:
     program = f"from support import mismatches as m\nm.go_through({transport!r}, m.PAIRS, lambda i: i % 3)"
     with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "20"}) as run:
@@ -73,7 +74,7 @@ CAME = {
 elements."""
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["tcp", *more("shm")])
 def test_messages(transport: str, tmp_path: pathlib.Path) -> None:
     program = f"from support import mismatches as m\nm.go_through({transport!r}, m.MESSAGES, lambda i: None)"
     with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "20"}) as run:
@@ -83,14 +84,6 @@ def test_messages(transport: str, tmp_path: pathlib.Path) -> None:
         text = said[1][name]["text"]
         tag, came = (0, CAME[name]) if name in CAME else (7, "40 bytes of float64")
         assert re.match(rf"recv\(.*, source=0, tag={tag}\) at mismatches.py:.* got {came} from rank 0: ", text), text
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_pairs_in_threads(name: str) -> None:
-    most, odd = PAIRS[name]
-    functions = [odd if r == 1 else most for r in range(3)]
-    with hocket.local_world(3) as world:
-        check(name, world.run(lambda comm: try_pair(comm, functions[comm.rank])), functions)
 
 
 EXITS = """
@@ -113,7 +106,7 @@ LEAVING, ENDED, FAILING = "raise SystemExit(0)", "import os; os._exit(0)", "rais
     ("transport", "how"),
     [
         ("shm", LEAVING), ("shm", ENDED), ("shm", FAILING), ("tcp", ENDED),
-        pytest.param("tcp", LEAVING, marks=pytest.mark.more), pytest.param("tcp", FAILING, marks=pytest.mark.more),
+        *more(("tcp", LEAVING), ("tcp", FAILING)),
     ],
 )  # fmt: skip
 def test_one_exits(transport: str, how: str, tmp_path: pathlib.Path) -> None:
@@ -141,7 +134,7 @@ with telling():
 
 
 @pytest.mark.parametrize("call", ["comm.broadcast(x)", "comm.broadcast(x, async_op=True).wait(20)"])
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", *more("tcp")])
 def test_calls_before_finish(transport: str, call: str, tmp_path: pathlib.Path) -> None:
     """A rank that is behind, when the others part, still gets what they had finished; only then the error."""
     with job(3, BEHIND.format(transport=transport, call=call, late=0.4), tmp_path) as run:
@@ -245,45 +238,3 @@ def test_random_pairs(most: tuple[Any, ...], odd: tuple[Any, ...], who: int, bef
 def choice(call: tuple[Any, ...]) -> tuple[Any, ...]:
     """The call without its algorithm: two that differ in nothing else may be one, if the default is what was named."""
     return call[:4]
-
-
-# ------------------------------------------------------------------------------------ legal programs
-
-LEGAL = """
-import random
-comm = hocket.init(transport={transport!r})
-other = comm.dup()
-common, own = random.Random(5), random.Random(comm.rank)
-works = []
-for i in range({calls}):
-    c = common.choice([comm, other])
-    name = common.choice(sorted(faulty.CALLS))
-    x = np.arange(float(common.choice([12, 120, 1200, 24000])))
-    if own.random() < 0.05:
-        time.sleep(own.random() * 0.01)
-    if common.random() < 0.2:
-        y = x + c.rank
-        works.append((c.allreduce(y, async_op=True), y, 3 * x + 3))
-    if len(works) > 5:
-        own.shuffle(works)
-        for work, y, expected in works:
-            work.wait()
-            assert np.array_equal(y, expected)
-        works = []
-    y = faulty.CALLS[name](c, x.copy())
-    if name in ("allreduce", "scan"):
-        assert np.array_equal(y, x * (c.rank + 1 if name == "scan" else 3)), (i, name)
-for work, y, expected in works:
-    work.wait()
-    assert np.array_equal(y, expected)
-other.close()
-comm.close()
-say(done=True)
-"""
-
-
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_legal_programs_never_raise(transport: str, tmp_path: pathlib.Path) -> None:
-    with job(3, LEGAL.format(transport=transport, calls=1000), tmp_path, {"HOCKET_TIMEOUT": "30"}) as run:
-        for end in run.wait(60):
-            assert facts(end)["done"] and not end.err, end

@@ -18,7 +18,7 @@ comm = hocket.init(transport="{transport}")
 x = np.ones(3)
 comm.allreduce(x)
 if comm.rank == 1:
-    time.sleep(2.5)
+    time.sleep(1.2)
 for _ in range(2):
     {call}
 own = comm.recorder().recorded()
@@ -53,7 +53,7 @@ import hocket
 from hocket.control import rendezvous
 rendezvous.STILL_WAITING = 0.5
 if os.environ["HOCKET_RANK"] == "1":
-    time.sleep(2)
+    time.sleep(1.2)
 hocket.init().close()
 """
 
@@ -110,7 +110,7 @@ if comm.rank == 1:
 for _ in range(3):
     comm.broadcast(x, root=0)
 try:
-    comm.allreduce(x, timeout=1.0)
+    comm.allreduce(x, timeout=0.5)
 except hocket.TimeoutError as error:
     print(error, flush=True)
 """

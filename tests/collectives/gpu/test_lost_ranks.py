@@ -87,8 +87,8 @@ x = put(np.ones(1000, np.float32))
 comm.allreduce(x)
 with telling():
     if comm.rank == 1:
-        time.sleep(1.6)
-    comm.allreduce(x, timeout=1)
+        time.sleep(0.9)
+    comm.allreduce(x, timeout=0.5)
 comm.close()
 """
 

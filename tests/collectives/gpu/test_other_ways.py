@@ -60,7 +60,7 @@ from support.gpu import functions as gpu_functions
 {before}
 with alone() as comm:
     gpu_oracle.staged(comm, gpu_functions.by_host(np.maximum))
-    if cuda.count() == 1:
+    if {slots} and cuda.count() == 1:
         gpu_oracle.in_several_slots(comm)
     say(why=comm.gpus.why_staged, pinned=comm.gpus.why_pinned, told=comm.explain())
 """
@@ -82,7 +82,8 @@ def test_through_pinned_memory_where_it_must_be(
     before: str, knobs: dict[str, int], why: str, size: int, built: Path, tmp_path: Path
 ) -> None:
     """Between each two ranks that cannot map each other's memory; and comm.explain() says why."""
-    found = gpu_ranks.run(built, size, PINNED.format(before=before), tmp_path, delay=DELAY, **knobs)
+    source = PINNED.format(before=before, slots="ipc" in knobs)
+    found = gpu_ranks.run(built, size, source, tmp_path, delay=DELAY, **knobs)
     for rank, said in enumerate(found):
         apart = {r for r in range(size) if r != rank and ("peers" not in knobs or (r - rank) % 2)}
         apart &= {1} if "refuse" in before and rank != 1 else apart

@@ -189,6 +189,7 @@ def test_ancestor_is_the_same_for_siblings():
 
 PLACE = """
 import json, os
+import hocket, numpy as np
 from hocket.collectives.base.config import Config
 from hocket.collectives.job.place import detect
 from hocket.control.rendezvous import Identity, Where, join
@@ -196,6 +197,8 @@ place = detect(os.environ, Config.from_env())
 session = join(Identity(place.rank, place.size, place.job, place.key), Where(place.address), 20)
 told = session.exchange([place.rank, place.size, place.local_rank, place.launcher, place.why], 20)
 session.close()
+with hocket.init() as comm:
+    assert comm.allgather(np.array([comm.rank])).tolist() == [0, 1, 2]
 if place.rank == 0:
     print("PLACES " + json.dumps(told), flush=True)
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import random
 import signal
-import threading
 import time
 from typing import Any
 
@@ -43,41 +42,6 @@ def test_any_layout_is_read_as_any_other() -> None:
                         assert np.array_equal(mine, want)
             for each in both:
                 each.close()
-
-
-def test_a_fetch_has_one_version_while_many_are_published() -> None:
-    """Two ranks publish as fast as they can, and two readers read."""
-    with hocket.local_world(2) as world:
-        both = world.run(lambda comm: hocket.publish(comm, [np.zeros(500)], ROWS))
-        over = threading.Event()
-        seen: list[int] = []
-
-        def read() -> None:
-            with hocket.Reader(both[0].address, ALL, rank=0) as reader:
-                for _ in range(60):
-                    [got] = reader.fetch()
-                    assert np.all(got == reader.version), "parts of two versions"
-                    seen.append(reader.version)
-
-        readers = [threading.Thread(target=read) for _ in range(2)]
-        for each in readers:
-            each.start()
-
-        def writes(comm: Communicator) -> None:
-            while True:
-                both[comm.rank].update([np.full(500, both[comm.rank].version + 1.0)])
-                if comm.allreduce(np.array([float(over.is_set())]))[0]:
-                    return
-
-        writer = threading.Thread(target=world.run, args=(writes,))
-        writer.start()
-        for each in readers:
-            each.join(60)
-        over.set()
-        writer.join(60)
-        assert len(seen) == 120 and len({*seen}) > 5 and not writer.is_alive()
-        for each in both:
-            each.close()
 
 
 def test_a_reader_that_stops_disturbs_nobody() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import re
-import signal
 import threading
 import time
 from collections import Counter
@@ -17,13 +16,12 @@ import pytest
 import hocket
 from hocket.collectives.recording import dump, recorder
 from hocket.collectives.recording.processes import recorders
-from hocket.collectives.recording.standing import standings, words
 from hocket.observe.files.reading import read as read_trace
 from hocket.observe.findings import find
 from hocket.observe.words import summary
 from hocket.recording import NOBODY, Kind, Recorded, Ring
 from hocket.tools import top
-from support.jobs import Job, run
+from support.jobs import run
 
 x = np.ones(2)
 
@@ -264,40 +262,6 @@ comm.close()
 
 def test_a_fork_writes_into_a_recorder_of_its_own() -> None:
     assert run(1, FORK) == ["7 0\n"]
-
-
-HANGS = """
-import hocket, numpy as np, pathlib, time
-comm = hocket.init()
-comm.allreduce(np.ones(2))
-pathlib.Path({place!r}, str(comm.rank)).write_text(comm.world.recorder.job)
-if comm.rank == 1:
-    time.sleep(60)
-comm.allreduce(np.ones(3))
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGSTOP, None])
-def test_another_process_sees_where_a_rank_hangs(how: signal.Signals | None, tmp_path: Path) -> None:
-    with Job(2, HANGS.format(place=str(tmp_path))) as job:
-        until = time.monotonic() + 30
-        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
-            time.sleep(0.02)
-        time.sleep(0.3)
-        if how is not None:
-            job.signal(1, how)
-            time.sleep(0.1)
-        found = recorders((tmp_path / "0").read_text())
-        for rank in range(2):
-            job.signal(rank, signal.SIGKILL)
-        job.wait(20)
-    parts = {part.facts.rank: (part, process) for process in found for part in process.parts}
-    assert sorted(parts) == [0, 1]
-    (waiting, *_), (sleeping, *_) = standings(parts[0][0]), standings(parts[1][0])
-    assert waiting.inside and waiting.waits_for == (1,) and 0.1 < waiting.since < 30, waiting
-    assert words(waiting).startswith("in call 2, allreduce(float64[3], op='sum') at rank.py:"), words(waiting)
-    assert not sleeping.inside and sleeping.seq == 1, sleeping
-    assert parts[1][1].state.startswith("stopped by a signal" if how else "sleeping")
 
 
 def test_recorders_of_nobody_are_not_listed() -> None:

@@ -88,11 +88,6 @@ def given_up(comm: Communicator) -> None:
 CHECKS: tuple[Program, ...] = (awaited, awaited_in_other_orders, given_up)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda f: str(f.__name__))
-def test_between_threads(check: Program) -> None:
-    spread(check, 3, "threads")
-
-
-@pytest.mark.parametrize(("size", "transport"), WORLDS)
+@pytest.mark.parametrize(("size", "transport"), [(3, "threads"), *WORLDS])
 def test_between_ranks(size: int, transport: str) -> None:
     spread(CHECKS if size > 1 else awaited, size, transport)

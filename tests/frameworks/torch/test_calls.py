@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from support import jobs
+from support.cases import more
 from support.worlds import path_to
 
 CALLS = pathlib.Path(__file__).with_name("calls")
@@ -14,12 +15,8 @@ CHECKS = sum(path.read_text().count("\n@check\n") for path in CALLS.glob("*.py")
 
 
 @pytest.mark.parametrize(
-    ("size", "transport"),
-    [
-        (1, "shm"), (2, "tcp"),
-        *(pytest.param(*each, marks=pytest.mark.more) for each in ((1, "tcp"), (2, "shm"), (3, "shm"), (3, "tcp"))),
-    ],
-)  # fmt: skip
+    ("size", "transport"), [(2, "tcp"), *more((1, "shm"), (1, "tcp"), (2, "shm"), (3, "shm"), (3, "tcp"))]
+)
 def test_on_ranks(size: int, transport: str, tmp_path: pathlib.Path) -> None:
     source = f"import sys, torch._dynamo; sys.argv = ['calls', {str(tmp_path / 'store')!r}]; import calls.__main__"
     with jobs.Job(size, source, env={"PYTHONPATH": path_to(__file__), "HOCKET_TRANSPORT": transport}) as job:

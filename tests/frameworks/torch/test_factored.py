@@ -12,6 +12,7 @@ import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.errors import ArgumentError
 from hocket.torch import DistributedOptimizer
+from support.cases import more
 from support.worlds import spread
 
 STEPS, IN, HIDDEN, OUT = 5, 3 * 36, 64, 10
@@ -107,7 +108,7 @@ def fewer_bytes_are_sent(comm: Communicator) -> None:
 def refused(comm: Communicator) -> None:
     model = Classifier()
     sgd = torch.optim.SGD(model.parameters(), 0.1)
-    for factors, text, more in (
+    for factors, text, options in (
         (["front.weight"], "names 'front.weight', a weight of Conv2d: only gradients of torch.nn.Linear's", {}),
         (["x"], "factors= names 'x', a weight of no module", {}),
         ("auto", 'needs another order than "agreed"', {"order": "agreed"}),
@@ -115,7 +116,7 @@ def refused(comm: Communicator) -> None:
         (None, "verify_every=-1 must be a number of steps, or 0: never", {"verify_every": -1}),
     ):
         with pytest.raises(ArgumentError, match=text):
-            DistributedOptimizer(sgd, model, group=comm, factors=factors, **more)
+            DistributedOptimizer(sgd, model, group=comm, factors=factors, **options)
     with pytest.raises(ArgumentError, match="needs the model itself"):
         DistributedOptimizer(sgd, model.named_parameters(), group=comm, factors="auto")
     made = DistributedOptimizer(sgd, model, group=comm.dup(), factors=["alone.weight"])
@@ -136,7 +137,7 @@ def more_samples_than_there_is_room_for(comm: Communicator) -> None:
         model(torch.ones(3, 1, 8, 8)).sum().backward()
 
 
-@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "tcp")])
+@pytest.mark.parametrize(("size", "transport"), [*more((2, "shm")), (3, "tcp")])
 def test_factors(size: int, transport: str) -> None:
     spread((averages_are_the_same, fewer_bytes_are_sent, refused, more_samples_than_there_is_room_for), size, transport)
 

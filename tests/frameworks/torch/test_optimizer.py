@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import Compressor
 from hocket.compression.choice.names import EXAMPLES, PLAIN
@@ -19,7 +18,7 @@ from hocket.kernels.codecs import CODECS
 from hocket.torch import DistributedOptimizer
 from hocket.training import Scheduler
 from support import jobs
-from support.worlds import Program, spread
+from support.worlds import spread
 
 STEPS = 5
 Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
@@ -127,7 +126,11 @@ def same_bits(comm: Communicator) -> None:
     equal(by_us(comm, make, True, clip=0.1), by_hand(comm, make, clip=0.1), "clipped")
 
 
-def compressed(comm: Communicator) -> None:
+FEW = ("powersgd:1", "topk:0.2", "int8", "doublesqueeze:int8")
+"""One of each kind."""
+
+
+def compressed(comm: Communicator, methods: Sequence[str] = FEW) -> None:
     """Two ranks add up in one order, so the bits are those of a Compressor that gets one gradient after the other."""
     def trained(method: str, **options: Any) -> list[torch.Tensor]:
         torch.manual_seed(3)
@@ -147,11 +150,15 @@ def compressed(comm: Communicator) -> None:
             optimizer.finish()
         return list(model.parameters())
 
-    for method in ("powersgd:1", "topk:0.2", *PLAIN, *EXAMPLES.values(), *(codec.name for codec in CODECS)):
+    for method in methods:
         wanted = trained(method)
         for order in ("priority", "agreed"):
             options = {} if method in ("powersgd:1", "topk:0.2") else {"fuse": 0}  # blocks of codecs cross a bucket
             equal(trained(method, order=order, **options), wanted, f"{method}, {order}")
+
+
+def compressed_in_each_way(comm: Communicator) -> None:
+    compressed(comm, ["powersgd:1", "topk:0.2", *PLAIN, *EXAMPLES.values(), *(codec.name for codec in CODECS)])
 
 
 def arrays_of_both_kinds(comm: Communicator) -> None:
@@ -178,11 +185,6 @@ def arrays_of_both_kinds(comm: Communicator) -> None:
 
 def test_arrays_of_both_kinds() -> None:
     spread(arrays_of_both_kinds, 2, "threads")
-
-
-@pytest.mark.parametrize("program", [same_bits, compressed], ids=lambda program: program.__name__)
-def test_the_same_bits_as_by_hand(program: Program) -> None:
-    spread(program, 2, "shm")
 
 
 def scaled(comm: Communicator) -> None:
@@ -309,15 +311,13 @@ def wrong(comm: Communicator) -> None:
     refused(lambda: DistributedOptimizer(plain, model, group="x"), "the group is not hocket's")
 
 
-@pytest.mark.parametrize(
-    "program", [scaled, with_closures, sparse, two_optimizers, state, wrong], ids=lambda program: program.__name__
-)
-def test_users_of_optimizers(program: Program) -> None:
-    spread(program, 2, "shm")
+def test_on_two_ranks() -> None:
+    spread([same_bits, compressed, scaled, with_closures, sparse, two_optimizers, state, wrong], 2, "shm")
 
 
-def test_it_is_public() -> None:
-    assert hocket.torch.DistributedOptimizer is DistributedOptimizer
+@pytest.mark.more
+def test_each_method_and_codec() -> None:
+    spread(compressed_in_each_way, 2, "shm")
 
 
 COMPILED = """

@@ -20,8 +20,6 @@ ALIKE = [
     if name.replace(f"-{size}", f"-{size - 1 if name.startswith('compile') else size + 1}") in CASES
 ]  # fmt: skip
 """Cases that run on another number of ranks, too: on one more, or on one less where each compiles for seconds."""
-MORE = [*ALIKE, "compile_functional_in_place-2"]
-"""And one that compiles C++: the call that Inductor makes is compile_plain_calls', too."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.more) if name in MORE else name for name in CASES]
+    "name", [pytest.param(name, marks=pytest.mark.more) if name in ALIKE else name for name in CASES]
 )
 def test_case(name: str, results: dict[str, list[str]]) -> None:
     assert not results[name], "\n".join(results[name])

@@ -1,8 +1,8 @@
 """The cost of each test function, in tests/record.json; the order of a run, and which tests are quick, come from it.
 
-A line is a function: CPU and wall seconds of all its cases, the processes that it starts, and words: "torch" (it
-imports it), "clock" (it compares times).  `make test` writes a line anew when a figure has moved by more than a factor
-of 2, and drops the lines of what is gone; a change of the file is committed with what caused it.
+A line is a file, and has of each function: CPU and wall seconds of all its cases, the processes that it starts, and
+words: "torch" (it imports it), "clock" (it compares times).  `make test` writes a function anew when a figure has moved
+by more than a factor of 2, and drops what is gone; a change of the file is committed with what caused it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ LONG = 20.0
 """Wall seconds of a file whose functions are units of their own."""
 GUESS = 1.0
 """Seconds of a function that has no record."""
-READS = r"(?:monotonic|perf_counter|process_time|time\.time)\(\)"
+READS = r"(?:monotonic|perf_counter|time\.time)\(\)"
 COMPARES = re.compile(rf"(?:assert|if)\b.*(?:[<>].*{READS}|{READS}.*[<>])|assert.*\b(?:took|elapsed)\b")
 """A line that compares times."""
 DEADLINE = re.compile(r"\b(?:deadline|until|end|gone_by)\b")
 """Names in a line that only ends a wait."""
+LOOSE = 4.0
+"""Seconds: who allows so many only looks for hangs, and does so beside others."""
+BOUND = re.compile(r"[<>]=?\s*(?:(\d+(?:\.\d+)?)|([A-Z][A-Z_]+))\b(?!\s*[*/.])")
+"""The limit in a comparison: a number, or a constant's name."""
 
 
 class Line(NamedTuple):
@@ -51,7 +55,10 @@ class Record:
     def __init__(self) -> None:
         self.path = PATH
         read = json.loads(self.path.read_text()) if self.path.exists() else {}
-        self.lines = {name: Line(*line) for name, line in read.items()}
+        self.lines: dict[str, Line] = {}
+        for place, of in read.items():  # a file's functions; or one, as was written before
+            found = {place: of} if "::" in place else {f"{place}::{name}": line for name, line in of.items()}
+            self.lines.update({name: Line(*line) for name, line in found.items()})
         self._seen: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
         self._items: dict[str, pytest.Item] = {}
         self._deselected: set[str] = set()
@@ -83,7 +90,7 @@ class Record:
 
     def reads_clock(self, item: pytest.Item) -> bool:
         line = self.lines.get(function(item.nodeid))
-        return "clock" in (words_of(item) if line is None else line.words)
+        return (line is None or "clock" in line.words) and "clock" in words_of(item)
 
     def is_quick(self, item: pytest.Item) -> bool:
         """It starts nothing, imports no torch and takes less than a second; so may what has no record."""
@@ -119,7 +126,11 @@ class Record:
             if name not in self._failed and (name not in lines or moved(lines[name], new)):  # those may end early
                 lines[name] = new
         if lines != self.lines:
-            rows = (f"{json.dumps(name)}: {json.dumps(list(lines[name]))}" for name in sorted(lines))
+            files: dict[str, dict[str, Line]] = defaultdict(dict)
+            for name in sorted(lines):
+                file, _, own = name.partition("::")
+                files[file][own] = lines[name]
+            rows = (f"{json.dumps(file)}: {json.dumps(of)}" for file, of in files.items())
             self.path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
 
@@ -146,8 +157,16 @@ def words_of(item: pytest.Item) -> list[str]:
         return []
     texts = list(sources(told))
     words = ["torch"] if imports_torch(Path(item.path)) else []
-    compares = any(COMPARES.search(line) and not DEADLINE.search(line) for text in texts for line in text.splitlines())
+    compares = any(compares_times(line, told.__globals__) for text in texts for line in text.splitlines())
     return [*words, *(["clock"] if compares else [])]
+
+
+def compares_times(line: str, names: dict[str, Any]) -> bool:
+    """Does this line of a test, with these constants, ask whether something was quick?"""
+    if not COMPARES.search(line) or DEADLINE.search(line):
+        return False
+    bounds = [float(number) if number else names.get(name) for number, name in BOUND.findall(line)]
+    return not any(isinstance(bound, (int, float)) and bound >= LOOSE for bound in bounds)
 
 
 def sources(told: Any) -> list[str]:

@@ -43,7 +43,7 @@ def test_comes_after():
 
 def test_reads_a_clock():
     began = time.monotonic()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 2
 '''
 
 
@@ -65,7 +65,6 @@ def test_what_fails_dies_or_hangs_is_named_and_the_rest_goes_on(tmp_path: Path) 
     hung = done.stdout.partition("test_hangs: it hung")[2]
     assert "in test_hangs" in hung, "faulthandler tells where"
     assert "as it must" in done.stdout and "said before" in done.stdout and done.stdout.count("said before") == 1
-    lines = json.loads((tmp_path / "record.json").read_text())
-    assert lines["test_inner.py::test_passes"][2:] == [2, []]  # both use the fixture that started something
-    assert lines["test_inner.py::test_reads_a_clock"][3] == ["clock"]
-    assert lines["test_inner.py::test_comes_after"][2] == 0
+    lines = json.loads((tmp_path / "record.json").read_text())["test_inner.py"]
+    assert lines["test_passes"][2:] == [2, []]  # both use the fixture that started something
+    assert lines["test_reads_a_clock"][3] == ["clock"] and lines["test_comes_after"][2] == 0

@@ -22,6 +22,7 @@ from hocket.transports.mpi.library import Mpi
 
 mpi = Mpi(MPI)
 tags = iter(range(0, 30000, 4))
+laws.STILL = 0.2
 
 
 def side(comm: Any, peer: int, mine: int, theirs: int) -> Side:

@@ -110,9 +110,9 @@ def test_laws_within_a_process() -> None:
 @pytest.mark.parametrize(
     ("mpi", "jobs"),
     [
-        ("mpich", ["bits", "mismatch", "levels", "waiting", "communicators", "finalized"]),
-        pytest.param("impi", ["bits"], marks=pytest.mark.more),
-        pytest.param("openmpi", ["bits"], marks=pytest.mark.more),
+        ("mpich", ["bits", "nans", "mismatch", "levels", "waiting", "communicators", "finalized"]),
+        pytest.param("impi", ["bits", "nans"], marks=pytest.mark.more),
+        pytest.param("openmpi", ["bits", "nans"], marks=pytest.mark.more),
         *(pytest.param(mpi, [job], marks=pytest.mark.more)
           for mpi in ("openmpi", "impi") for job in ("mismatch", "levels", "waiting", "communicators", "finalized")),
     ],
@@ -125,11 +125,6 @@ def test_three_ranks(mpi: str, jobs: list[str]) -> None:
 @others_more("openmpi")
 def test_three_ranks_call_its_collectives(mpi: str) -> None:
     fine(mpi, 3, "library")
-
-
-@others_more("mpich")
-def test_a_nan_comes_to_all_ranks(mpi: str) -> None:
-    fine(mpi, 3, "nans", HOCKET_ALGORITHM="mpi")
 
 
 @others_more("mpich")

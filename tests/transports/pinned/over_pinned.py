@@ -23,6 +23,7 @@ from hocket.transports.reference import Pipe
 from support.gpu.arrays import put
 from support.gpu.driver import NUMBERS
 
+laws.STILL = 0.1
 PLAIN = ("tcp", "both")
 """In the plain run of the tests; the others with the marker `gpu`."""
 ON = [

@@ -84,7 +84,7 @@ if name:
 else:
     os.environ["HOCKET_ENCRYPT"] = "1"
 try:
-    with hocket.init(transport="tcp", timeout=5) as comm:
+    with hocket.init(transport="tcp", timeout=2.5) as comm:
         assert (comm.allreduce(np.ones(100000)) == 2).all()
         print(comm.explain())
 except hocket.Error as error:

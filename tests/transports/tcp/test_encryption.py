@@ -12,6 +12,7 @@ import pytest
 from hocket.control import encryption
 from hocket.system import tls
 from support import jobs, ports, worlds
+from support.cases import more
 
 
 def job(source: str, size: int = 2, **env: str) -> jobs.Job:
@@ -167,7 +168,7 @@ comm.close()
 """
 
 
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("who", [0, *more(1)])
 def test_a_slow_rank_is_waited_for(who: int) -> None:
     """It is stopped in a channel's handshake for longer than that may take: the dialling one tries anew."""
     with job(SLOW.format(who=who)) as running:
@@ -185,7 +186,7 @@ def test_a_slow_rank_is_waited_for(who: int) -> None:
 INIT = """
 import os, hocket
 try:
-    hocket.init(transport="tcp", timeout=4, encrypt=os.environ["HOCKET_RANK"] == {who!r})
+    hocket.init(transport="tcp", timeout=2, encrypt=os.environ["HOCKET_RANK"] == {who!r})
     print("joined")
 except hocket.Error as error:
     print(type(error).__name__, error)

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from hocket.collectives.plans.instr import Instr
-from hocket.conformance import LAWS, NotOfferedError, Side, ends
+from hocket.conformance import LAWS, NotOfferedError, Side, ends, laws
 from hocket.conformance.ends import End
 from hocket.system.tls import KEY, Tls
 from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.long.many import ManyStreams
 from support import jobs
+from support.cases import more
 
 TAG = 5
 
@@ -115,9 +116,13 @@ def pairs(number: int, kind: str) -> Iterator[Callable[[], Both]]:
             each.close()
 
 
-@pytest.mark.parametrize("kind", ["plain", "tls", "checked"])
+@pytest.mark.parametrize("kind", ["plain", *more("tls", "checked")])
 @pytest.mark.parametrize("law", LAWS, ids=lambda each: each.__name__)
-def test_four_streams_keep_the_laws(law: Callable[..., None], kind: str) -> None:
+def test_four_streams_keep_the_laws(
+    law: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laws, "STILL", 0.1)
+    monkeypatch.setattr(laws, "NOTICED", 0.1)
     with pairs(4, kind) as make:
 
         def pair() -> tuple[Side, Side]:

@@ -89,6 +89,12 @@ def calls(comm):
         else:
             with hocket.connect(at[0], like=comm) as pair:
                 right(pair.recv(np.zeros(4096, np.float32), 0), "pair")
+            if how.get("encrypt"):
+                try:
+                    hocket.connect(at[0], like=comm, encrypt=False, timeout=2)
+                except hocket.ArgumentError as error:
+                    refused = str(error)
+                assert "encrypt" in refused, refused
     comm.set_notice("~mark-notice~")
     comm.barrier()
     if me:

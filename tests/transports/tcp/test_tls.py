@@ -28,21 +28,20 @@ CORPUS = sorted((ROOT / "tests" / "fuzz" / "tls").iterdir())
 MEMORY = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
-def hostile_network(folder: Path, seed: int, include: Path = ROOT) -> tuple[int, str]:
-    """Exit code and output of two seconds of it."""
+def hostile_network(folder: Path, seed: int, seconds: int = 2, include: Path = ROOT) -> tuple[int, str]:
+    """Exit code and output of so many seconds of it."""
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", f"-I{include}", *MEMORY]
     source = ROOT / "tests" / "fuzz" / "tls_fuzz.c"
     program = compiled(folder / "tls_fuzz", [source], *flags, "-ldl")
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     environment["ASAN_OPTIONS"] = "detect_leaks=0"
-    done = subprocess.run(
-        [str(program), "2", str(seed), *map(str, CORPUS)], capture_output=True, text=True, timeout=100, env=environment
-    )  # fmt: skip
+    command = [str(program), str(seconds), str(seed), *map(str, CORPUS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     return done.returncode, done.stdout + done.stderr
 
 
 def test_a_hostile_network_can_but_end_a_stream(tmp_path: Path) -> None:
-    code, text = hostile_network(tmp_path, int(time.time()))
+    code, text = hostile_network(tmp_path, int(time.time()), 1)
     assert code == 0 and text.startswith("ok"), text
 
 
@@ -51,7 +50,7 @@ def test_the_hostile_network_would_be_noticed(tmp_path: Path) -> None:
     old = "            const int why = hk_tls_failed(t, n);\n"
     forged = "            if (t->in_head < t->in_tail) { to[got++] = t->in[t->in_head++]; continue; }\n"
     headers.broken(tmp_path, old, forged + old, "system/tls.h")
-    code, text = hostile_network(tmp_path, 1, tmp_path)
+    code, text = hostile_network(tmp_path, 1, include=tmp_path)
     assert code != 0 and "tls_fuzz: " in text, text
 
 

@@ -20,10 +20,12 @@ import pytest
 from fake_verbs import FAKE, LONG, PINS, Registered, both, get, pin, put, talk
 
 from hocket.collectives.plans.instr import Instr
-from hocket.conformance import GROUP_LAWS, LAWS, InProcess, NotOfferedError, ends
+from hocket.conformance import GROUP_LAWS, LAWS, InProcess, NotOfferedError, ends, laws
 from hocket.conformance.ends import End, data, each
 from hocket.errors import TransportError
 from hocket.transports.verbs.transport import VerbsTransport
+
+laws.STILL = 0.1
 
 # ------------------------------------------------------------------------------------------------------- the laws
 

@@ -91,10 +91,6 @@ def groups() -> None:
     x = torch.full((4,), float(rank))
     dist.broadcast(x, 0, group=backwards)
     assert x.sum() == 0 and backwards.comm.timeout == 33
-    local = dist.new_group([p - 1], use_local_synchronization=True) if rank == p - 1 else None
-    if local is not None:
-        dist.barrier(group=local)
-        dist.destroy_process_group(local)
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=44), backwards)
     backwards.set_timeout(timedelta(seconds=44))
     assert backwards.comm.timeout == 44

@@ -60,19 +60,6 @@ def compile_functional() -> None:
 
 
 @case(2)
-def compile_functional_in_place() -> None:
-    """An all_reduce, which Inductor makes an all_reduce_ of a copy; that copy is C++, and takes five seconds."""
-
-    @torch.compile(fullgraph=True)
-    def step(x: Tensor) -> Tensor:
-        return fc.all_reduce(x, "sum", dist.group.WORLD)
-
-    for start in (0.0, 5.0):
-        every = [torch.arange(4.0) + 10 * k + start for k in range(size())]
-        close([step(every[rank()])], [sum(every)])  # type: ignore[list-item]
-
-
-@case(2)
 def compile_plain_calls() -> None:
     """dist.all_reduce and others inside one graph."""
     torch._dynamo.reset()

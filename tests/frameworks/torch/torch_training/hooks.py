@@ -62,14 +62,6 @@ def ddp_bf16_compress_hook() -> None:
 
 
 @case(2, 3)
-def ddp_allreduce_hook() -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-    got, owns = hooked(allreduce_hook)
-    close(got, [sum(column) / size() for column in zip(*owns, strict=True)])
-
-
-@case(2, 3)
 def ddp_own_hook() -> None:
     """A hook that waits for another collective in its callback, and gives another thing than the average."""
     seen: list[int] = []

@@ -285,14 +285,6 @@ def fsdp2_bfloat16() -> None:
 
 
 @case(4)
-def fsdp2_hybrid() -> None:
-    """Sharded over two ranks, replicated over two."""
-    model = sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
-    learn(model, adam(model), *map(mine, batch()))
-    close(full(model.parameters()), learned())
-
-
-@case(4)
 def fsdp2_with_tensor_parallel() -> None:
     """A two-dimensional mesh: fully_shard over one dimension, columns and rows over the other."""
     from torch.distributed.fsdp import fully_shard
