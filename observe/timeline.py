@@ -27,36 +27,21 @@ VERSION = 1
 class Group(str, enum.Enum):
     """The meaning of the slices of a track, or of a counter's numbers."""
 
-    CALLS = "calls"
-    """From the beginning to the end of a call."""
-    QUEUE = "queue"
-    """Submitted, and not begun."""
-    UNTIMED = "untimed"
-    """Short calls, of which only the order is known."""
-    STEPS = "steps"
-    """Steps of the calls' plans."""
-    WAITS = "waits"
-    """Nothing to do but wait for a message ..."""
-    ROOM = "room"
-    """... or until a peer takes one."""
-    SENDS = "sends"
-    """A message, from when it was first offered to when all of it was handed over."""
-    RECEIVES = "receives"
-    """A message, from when it was first wanted to when all of it had come."""
-    KERNELS = "kernels"
-    """Arithmetic, summed up at the end of a step."""
-    NO_CORE = "no core"
-    """No core at the end of a wait."""
-    MARKS = "marks"
-    """The program's own."""
-    EVENTS = "events"
-    """Failures, verdicts."""
-    LONG_WAITS = "long waits"
-    """Waits that the log tells of."""
-    SPANS = "spans"
-    """Deeds that the program, or a library, tells: they may lie in each other."""
-    LINK = "link"
-    """A counter: what TCP says of a connection."""
+    CALLS = "calls"  # from the beginning to the end of a call
+    QUEUE = "queue"  # submitted, and not begun
+    UNTIMED = "untimed"  # short calls, of which only the order is known
+    STEPS = "steps"  # steps of the calls' plans
+    WAITS = "waits"  # nothing to do but wait for a message ...
+    ROOM = "room"  # ... or until a peer takes one
+    SENDS = "sends"  # a message, from when it was first offered to when all of it was handed over
+    RECEIVES = "receives"  # a message, from when it was first wanted to when all of it had come
+    KERNELS = "kernels"  # arithmetic, summed up at the end of a step
+    NO_CORE = "no core"  # no core at the end of a wait
+    MARKS = "marks"  # the program's own
+    EVENTS = "events"  # failures, verdicts
+    LONG_WAITS = "long waits"  # waits that the log tells of
+    SPANS = "spans"  # deeds that the program, or a library, tells: they may lie in each other
+    LINK = "link"  # a counter: what TCP says of a connection
 
     def __str__(self) -> str:
         return str(self.value)

@@ -115,7 +115,8 @@ def hosts_may_come(rate: str | None = None) -> None:
 
 def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and all that it has started
     process.wait()
     for pipe in filter(None, (process.stdin, process.stdout)):
         with contextlib.suppress(BrokenPipeError):

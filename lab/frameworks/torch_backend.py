@@ -15,7 +15,6 @@ The ranks are this file again, with the argument `rank`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -29,6 +28,7 @@ from hocket.bench.harness.page import into
 from hocket.bench.harness.table import micro
 from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
 from hocket.errors import ArgumentError
+from hocket.lab.program import arguments
 
 BEGIN = "<!-- hocket.lab.frameworks.torch_backend -->"
 CALLS = ((16 * 4, 2000, 40), (1 << 20, 50, 8), (64 << 20, 2, 2))
@@ -249,11 +249,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    prog = "python -m hocket.lab.frameworks.torch_backend"
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", default="1,2,4", metavar="N,...", help="(1,2,4)")
-    parser.add_argument("--page", metavar="FILE", help=f"put the table into this file, behind {BEGIN}")
-    options = parser.parse_args(argv)
+    options = arguments("hocket.lab.frameworks.torch_backend", __doc__, argv, ranks="1,2,4", page=None)
     if not all(n.isdecimal() and int(n) for n in options.ranks.split(",")):
         raise ArgumentError(f"--ranks {options.ranks}: expected numbers of ranks with commas between")
     before = machine.describe()

@@ -7,7 +7,6 @@ A call of Horovod's interface is agreed on by all ranks first: rank 0 hears of t
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ import torch.distributed as dist
 
 import hocket
 import hocket.horovod.torch as hvd
+from hocket.lab.program import arguments
 
 Row = tuple[str, Callable[[], object], Callable[[], object], Callable[[], object]]
 
@@ -61,10 +61,7 @@ def microseconds(call: Callable[[], object], seconds: float, comm: hocket.Commun
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each measurement of a round (0.5)")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    options = arguments("hocket.lab.rivals.horovod", __doc__, None, seconds=0.5, rounds=5)
     hvd.init()
     comm = hocket.init()
     dist.init_process_group("gloo")
