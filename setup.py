@@ -89,7 +89,7 @@ EXTENSIONS = [
     "transports.verbs.ends",
     "xla.serving",
 ]
-# What XLA calls by a constant of MPI's, in the order of xla/tables.py.
+# What XLA calls by a constant of MPI's, in the order of the tables in xla/serving.pyx.
 XLA = {
     "TYPES": [
         "BYTE", "INT8_T", "UINT8_T", "INT16_T", "UINT16_T", "INT32_T", "UINT32_T", "INT64_T", "UINT64_T", "FLOAT",
@@ -211,12 +211,13 @@ def xla_library():
             found = re.findall(r"^int (MPI\w+)\(|\bDO\((\w+), \(", file.read(), re.M)
         own |= {name or f"MPI_{bare}" for name, bare in found}
     with open(f"{folder}/names.txt") as file:
-        names = [line.split() for line in file if not line.startswith("#")]
+        items = [item for line in file if not line.startswith("#") for item in line.split()]
     lines = []
-    for name, *value in names:
+    for item in items:
+        name, _, value = item.partition("=")
         prefix, _, bare = name.partition("_")
         if value:
-            lines.append(f"const word {name} = {value[1]};")
+            lines.append(f"const word {name} = {value};")
             continue
         if name not in own:
             lines.append(f"{'REFUSE' if prefix == 'MPIABI' else 'REFUSE_EXTENSION'}({bare})")

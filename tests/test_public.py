@@ -57,7 +57,7 @@ NAMES = {
         fail_at_exit gpu_of hierarchical on_host outside_group pass_over pinned place put_off uncaptured
     """,
     "hocket.hosting": """
-        FAREWELL FolderStore Store call cause has_secret here join limit local_meeting notice own_address
+        FAREWELL FolderStore Store call cause has_secret here join limit local_meeting notice own_address patience
     """,
     "hocket.recording": """
         AsData Facts GradientSpan HealedSpan Kind Link NOBODY NotARecording Part RECORD Recorded Recorder Ring SPAN

@@ -8,4 +8,5 @@
     loading.py      which file, for which jaxlib, by which variables; imports nothing
     programs.py     which groups of devices a compiled program reduces over
     meeting.py      how the ranks of a group meet; store.py: where
+    absent.py       who does not come, and whether it may; telling.py: what a process says that it does
 """

@@ -30,16 +30,16 @@ _HERE = Path(__file__).parent
 LIBRARY = str((_HERE / "libhocket_mpi.so.1").resolve())
 
 
-def names() -> frozenset[str]:
-    """The names that the library exports beside its versions."""
+def table() -> dict[str, str]:
+    """The names that the library exports beside its versions; constants have their numbers in MPI 5.0's ABI."""
     lines = (_HERE / "names.txt").read_text().splitlines()
-    return frozenset(line.split()[0] for line in lines if not line.startswith("#"))
+    items = [item for line in lines if not line.startswith("#") for item in line.split()]
+    return dict(item.partition("=")[::2] for item in items)
 
 
 def constants() -> dict[str, int]:
-    """MPI's constants by those names: the numbers of MPI 5.0's ABI."""
-    rows = [line.split() for line in (_HERE / "names.txt").read_text().splitlines() if not line.startswith("#")]
-    return {row[0]: int(row[2], 0) for row in rows if len(row) == 3}
+    """MPI's constants by those names."""
+    return {name: int(value, 0) for name, value in table().items() if value}
 
 
 def asked(file: Path) -> frozenset[str]:
@@ -73,7 +73,7 @@ def missing() -> str:
     wanted = asked(file)
     if not wanted:
         return f"jaxlib {version} has no MPI under its CPU collectives; this hocket knows jaxlib 0.10.2 to {KNOWN}"
-    lacking = sorted(wanted - names())
+    lacking = sorted(wanted - table().keys())
     if lacking:
         some = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
         return f"jaxlib {version} asks for {some}, which this hocket lacks: it knows jaxlib up to {KNOWN}"

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.xla import absent
 from hocket.xla.loading import CHOICE, KNOWN, TRIED
 
 Group = tuple[tuple[int, int], ...]
@@ -32,9 +33,11 @@ _programs: dict[int, tuple[Any, list[Group]]] = {}
 """By its id: a program that has not run yet, and its groups."""
 _lock = threading.Lock()
 _made: set[Group] = set()
-_making: list[Group] = []
+_making: list[tuple[Group, threading.Thread]] = []
+"""Groups that are being made, and the threads whose small programs do so."""
 _alone: set[Group] = set()
 """Groups of one device: a program that sums over it asks for no communicator, so they cannot be made beforehand."""
+_threads: set[threading.Thread] = set()
 _watching = False
 
 
@@ -106,12 +109,17 @@ def groups_of(text: str, devices: Sequence[Any]) -> list[Group]:
 
 
 def groups(color: int, key: int) -> list[Group]:
-    """The groups being made with this first device, and one of this process at `key`; else that of it alone."""
+    """The groups being made with this first device, and one of this process at `key`; else that of it alone.
+
+    XLA asks in the thread that has started the small program, if the process has one device.
+    """
     import jax
 
-    mine = jax.process_index()
-    found = [g for g in _making if g[0][0] == color and key < len(g) and g[key][1] == mine]
-    return found or [g for g in _alone if g == ((color, mine),) and not key]
+    mine, here = jax.process_index(), threading.current_thread()
+    found = [(g, by) for g, by in list(_making) if g[0][0] == color and key < len(g) and g[key][1] == mine]
+    if found:
+        return [g for g, by in found if by is here] or [g for g, _ in found]
+    return [g for g in _alone if g == ((color, mine),) and not key]
 
 
 def watch() -> None:
@@ -155,28 +163,40 @@ def make(group: Group, backend: Any) -> None:
         if len(group) == 1:
             _alone.add(group)
             return
-        _making.append(group)
-    try:
-        _elsewhere(functools.partial(_sum_over, group, backend))
-    finally:
-        _making.remove(group)
+    _elsewhere(group, functools.partial(_sum_over, group, backend))
 
 
-def _elsewhere(work: Callable[[], None]) -> None:
-    """In a thread of its own, which has none of the contexts (mesh, dtypes, transfer guards) that this one has set."""
+def _elsewhere(group: Group, work: Callable[[], None]) -> None:
+    """In a thread of its own, which has none of the contexts (mesh, dtypes, transfer guards) that this one has set.
+
+    Ctrl-C ends the caller's wait alone: the group is made as the others know it.
+    """
     errors: list[BaseException] = []
 
     def body() -> None:
+        made = group, threading.current_thread()
+        _making.append(made)
         try:
             work()
         except BaseException as error:
             errors.append(error)
+        finally:
+            _making.remove(made)
+            _threads.discard(made[1])
 
     thread = threading.Thread(target=body, daemon=True, name="hocket.xla")
+    _threads.add(thread)
     thread.start()
     thread.join()
     for error in errors:
         raise error
+
+
+def end() -> None:
+    """The process ends: threads whose program was interrupted wait for nobody any more."""
+    absent.leaving.set()
+    for thread in list(_threads):
+        thread.join(1)
 
 
 def _sum_over(group: Group, backend: Any) -> None:

@@ -12,7 +12,7 @@ struct hk_group {       /* what a communicator's handle points to; it is never f
     char broken[1024];  /* why it cannot be used; "": it can */
 };
 
-/* Each returns 0, or 1 with a text of at most 1,023 bytes in `said`.  Types and ops are numbers of tables.py. */
+/* Each returns 0, or 1 with a text of at most 1,023 bytes in `said`.  Types and ops are places in tables of serving.pyx. */
 struct hk_serving {
     int (*init)(char *said);
     int (*split)(struct hk_group *group, int color, int key, char *said);

@@ -33,5 +33,10 @@ class JaxStore:
                 raise
         return str(self.client.key_value_try_get(self.prefix + key))
 
+    def entries(self) -> dict[str, str]:
+        """All that there is, by its keys."""
+        found = self.client.key_value_dir_get(self.prefix)
+        return {str(key).rpartition(self.prefix)[2]: str(value) for key, value in found}
+
     def clear(self) -> None:
         self.client.key_value_delete(self.prefix)

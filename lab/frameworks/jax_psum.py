@@ -95,12 +95,11 @@ def leave(number: int, table: Table) -> None:
 
 def doors(folder: str) -> dict[str, str]:
     """The libraries of each, built in `folder`; "": JAX's own."""
-    names = [line.split() for line in (Path(loading.LIBRARY).parent / "names.txt").read_text().splitlines()]
     source = Path(__file__).with_name("jax_doors.h").read_text()
     lines = [
-        f"const word {name} = {0 if name.endswith('_SUCCESS') else k};" if kind else f"REFUSE({name})"
-        for k, (name, *kind) in enumerate(names, 1)
-        if name != "#" and f"int {name}(" not in source
+        f"const word {name} = {0 if name.endswith('_SUCCESS') else k};" if value else f"REFUSE({name})"
+        for k, (name, value) in enumerate(loading.table().items(), 1)
+        if f"int {name}(" not in source
     ]
     (Path(folder) / "names.h").write_text("\n".join(lines))
     (Path(folder) / "doors.c").write_text(source)

@@ -25,7 +25,7 @@ from hocket.errors import Error, PeerLostError, TimeoutError
 
 __all__ = [
     "FAREWELL", "FolderStore", "Store", "call", "cause", "has_secret", "here", "join", "limit", "local_meeting",
-    "notice", "own_address",
+    "notice", "own_address", "patience",
 ]  # fmt: skip
 Result = TypeVar("Result")
 MEETING = 60.0
@@ -37,6 +37,11 @@ FAREWELL = 10.0
 def limit(timeout: float | None) -> float:
     """Seconds that the ranks of `run(..., timeout=)` have to meet."""
     return MEETING if timeout is None else seconds(timeout, "timeout", f"{MEETING:g}")
+
+
+def patience() -> tuple[float, float]:
+    """Seconds that the ranks of a job have to meet, and those of a call (HOCKET_TIMEOUT)."""
+    return min(MEETING, config().timeout), config().timeout
 
 
 def notice(

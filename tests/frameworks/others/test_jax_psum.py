@@ -211,7 +211,8 @@ def threads() -> None:
                 if found.tolist() != [every.sum()]:
                     wrong.append(found)
 
-    both = [threading.Thread(target=work, args=(order,)) for order in (devices, devices[::-1])]
+    orders = devices, [devices[0], *devices[:0:-1]]  # alike in the first device, and in the rank there
+    both = [threading.Thread(target=work, args=(order,)) for order in orders]
     for each in both:
         each.start()
     for each in both:
@@ -510,7 +511,7 @@ def test_groups(processes: int, devices: int) -> None:
 @pytest.mark.parametrize(
     ("name", "processes"),
     [
-        ("a_part_of_the_processes", 3), ("a_group_inside_a_large_program", 3), ("threads", 2), ("calls_that_differ", 3),
+        ("a_part_of_the_processes", 3), ("a_group_inside_a_large_program", 3), ("threads", 3), ("calls_that_differ", 3),
         ("kinds_that_differ", 4), ("threads_in_turn", 2), ("a_rank_dies", 3), ("others_are_refused", 2),
     ],  # fmt: skip
 )
@@ -578,6 +579,69 @@ def test_a_process_without_the_variables() -> None:
     assert "process 1 has no hocket under JAX's collectives" in out and "python -m hocket.xla" in out, out + err
 
 
+ABSENT = """
+import os, sys, threading, time
+import jax, numpy as np
+rank, size, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+jax.distributed.initialize("127.0.0.1:" + port, size, rank)
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+late = rank == size - 1
+if way.startswith("patience"):
+    import hocket.hosting
+    hocket.hosting.MEETING = 3
+def total(devices, wait=lambda: None):
+    mesh = Mesh(np.array(devices), "i")
+    def body(a):
+        wait()
+        return jax.lax.psum(a, "i")
+    body = jax.shard_map(body, mesh=mesh, in_specs=PartitionSpec("i"), out_specs=PartitionSpec())
+    mine = [jax.device_put(np.ones(1), device) for device in devices if device.process_index == rank]
+    x = jax.make_array_from_single_device_arrays((len(devices),), NamedSharding(mesh, PartitionSpec("i")), mine)
+    return int(np.asarray(jax.jit(body)(x).addressable_data(0))[0])
+every = jax.devices()
+if way == "gone" and late:
+    os._exit(0)
+if way == "ended" and late:
+    sys.exit()
+if way == "in a call":
+    total(every)
+if way in ("sleeps", "patience sleeps") and late:
+    time.sleep(6)
+if way == "thread" and late:  # the main thread waits, and another one computes what the others wait for
+    thread = threading.Thread(target=lambda: (sum(range(10**8)), print(total(every))))
+    thread.start()
+    thread.join()
+    sys.exit()
+began = time.monotonic()
+try:
+    turned = way in ("crossed", "in a call") and rank == 0
+    wait = lambda: time.sleep(6) if way == "patience compiles" and late else None
+    print(total(every[::-1] if turned else every, wait), flush=True)
+except Exception as error:
+    print(time.monotonic() - began < 5, error, flush=True)
+    if way == "gone":
+        time.sleep(1 - rank)
+        os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "first", "last"),
+    [
+        ("gone", "True process 2 is gone", ""), ("ended", "True process 2 has ended its program", ""),
+        ("crossed", "True wait for each other", "True wait for each other"),
+        ("in a call", "True wait for each other", "rank 0"),
+        ("sleeps", "3", "3"), ("thread", "3", "3"), ("patience compiles", "3", "3"),
+        ("patience sleeps", "True s: process 2 is outside JAX at <string>", "were not joined"),
+    ],  # fmt: skip
+)
+def test_a_member_that_never_comes_is_named_and_a_late_one_is_waited_for(way: str, first: str, last: str) -> None:
+    found = plain(3, lambda rank: loading.variables({}), f"way = {way!r}\n{ABSENT}")
+    for (out, err), wanted in zip(found, (first, first if way != "in a call" else last, last), strict=True):
+        assert all(word in out for word in wanted.split(maxsplit=1)), (out, err)
+    assert ("process 2 is outside JAX at <string>" in found[0][1]) == (way == "sleeps") or way == "thread", found[0][1]
+
+
 def test_loaded_late_and_gloo() -> None:
     late = "import jax, hocket.jax\ntry: hocket.jax.initialize()\nexcept ImportError as e: print(e)"
     [(out, err)] = plain(1, lambda rank: {}, late)
@@ -592,7 +656,7 @@ def test_loaded_late_and_gloo() -> None:
 def test_a_jaxlib_that_asks_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "TRIED", ())
     assert loading.missing() == ""  # by what stands in its file
-    monkeypatch.setattr(loading, "names", lambda: frozenset({"MPIABI_Init"}))
+    monkeypatch.setattr(loading, "table", lambda: {"MPIABI_Init": ""})
     assert "which this hocket lacks: it knows jaxlib up to" in loading.missing()
     assert loading.variables({}) == {}
 

@@ -103,7 +103,7 @@ def test_every_name_that_xla_asks_for_is_there() -> None:
     """641: 634 with MPIABI_ or MPIXABI_, and MPItrampoline's own seven.  Constants have the ABI's numbers."""
     library = ctypes.CDLL(loading.LIBRARY)
     own = [f"{what}_version_{part}" for what in ("mpiabi", "mpiwrapper") for part in ("major", "minor", "patch")]
-    names = [*loading.names(), *own, "mpiwrapper_export_fortran_constants_"]
+    names = [*loading.table(), *own, "mpiwrapper_export_fortran_constants_"]
     assert len(names) == 641 and all(getattr(library, name) for name in names)
     for name, value in loading.constants().items():
         assert ctypes.c_long.in_dll(library, name).value == value, name
