@@ -12,10 +12,10 @@ from hocket.codecs import thin
 def test_as_numpy(wide: int) -> None:
     dice = np.random.default_rng(1)
     for rows in (1, 2, 3, 8):
-        for columns in (1, 7, 8, 17, 1023, 1024, 1030, 2100):
+        for columns in (1, 7, 8, 17, 1023, 8192, 8210):
             shapes = (rows, columns), (columns, wide), (rows, wide)
             m, q, p = (dice.standard_normal(shape, np.float32) for shape in shapes)
-            np.testing.assert_allclose(thin.across(m, q), m.astype(float) @ q, atol=2e-4)
+            np.testing.assert_allclose(thin.across(m, q), m.astype(float) @ q, atol=1e-3)
             np.testing.assert_allclose(thin.along(m, p), m.T.astype(float) @ p, atol=1e-5)
             rest, out = m.copy(), np.full_like(m, np.nan)
             thin.apart(rest, p, q, out)
