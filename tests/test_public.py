@@ -45,7 +45,7 @@ NAMES = {
     """,
     "hocket.compression": """
         AdaSum Averaged Bucket Coded Compressor DGC DoubleSqueeze EF21 Elias FP8 Int Int4 Int8 Method Natural
-        NonZero OneBit Own PowerSGD QSGD RandomK SharedScale Sign Sparse Stats Step TernGrad Threshold TopK
+        NonZero OkTopK OneBit Own PowerSGD QSGD RandomK SharedScale Sign Sparse Stats Step TernGrad Threshold TopK
         TwoBits allreduce_sparse choose decode encode resolved
     """,
     "hocket.errors": """

@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gzip
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -35,13 +34,14 @@ import numpy as np
 import hocket
 from hocket.conformance.jobs.ranks import found_on, main_or_rank
 from hocket.errors import ArgumentError
+from hocket.lab.outer import large_batch
 from hocket.lab.overlap.shaped import heading
 from hocket.system.namespaces.hosts import refusal, remove_stale
 from hocket.system.namespaces.switch import switch
 from hocket.training import SGD, Adagrad, Client, Downpour, Range, serve
 
 MODULE = "hocket.lab.server.fashion"
-PLACE = "/usr/share/datasets/fashion-mnist"
+PLACE = str(large_batch.FOLDER)
 BATCH, RATE, MOMENTUM, TALKS = 128, 0.05, 0.9, 5
 UNIT, LATE, OFTEN = 0.02, 4, 0.1
 """Seconds of a step beside its own work; how many of them a late one takes, and how often."""
@@ -54,12 +54,8 @@ def pictures(place: str, kind: str) -> tuple[Any, Any]:
     """Pixels from -0.5 to 0.5, and labels, as torch has them."""
     import torch
 
-    def read(name: str, head: int) -> Any:
-        with gzip.open(os.path.join(place, f"{kind}-{name}-ubyte.gz")) as file:
-            return np.frombuffer(file.read(), np.uint8, offset=head)
-
-    x = torch.from_numpy(read("images-idx3", 16).reshape(-1, 784) / np.float32(255) - np.float32(0.5))
-    return x, torch.from_numpy(read("labels-idx1", 8).astype(np.int64))
+    images, shown = large_batch.pictures(kind, Path(place))
+    return torch.from_numpy(images / np.float32(255) - np.float32(0.5)), torch.from_numpy(shown)
 
 
 def network(seed: int) -> Any:
@@ -222,8 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     o = parser.parse_args(argv)
     if why := refusal(o.rate):
         raise ArgumentError(why)
-    if not os.path.isdir(o.data):
-        raise ArgumentError(f"{o.data} is missing: apt-get install dataset-fashion-mnist, or name its folder by --data")
+    large_batch.pictures("t10k", Path(o.data))  # or an error
     remove_stale()
     heading(("way", "workers", "accuracy", "of all seeds", "s a step", "s until 80 %", "staleness"))
     for workers in map(int, o.workers.split(",")):
