@@ -36,6 +36,7 @@ from hocket.compression.own import Own
 from hocket.compression.quantizers import FP8, QSGD, Int, Int4, Int8, Natural, OneBit, Sign, TernGrad
 from hocket.compression.shared_scale import SharedScale
 from hocket.compression.sparse.allreduce import allreduce_sparse
+from hocket.compression.sparse.largest_sums import OkTopK
 from hocket.compression.sparse.methods import NonZero, RandomK, Sparse, Threshold, TopK
 from hocket.compression.sparse.two_bits import TwoBits
 from hocket.compression.stateful import DGC, EF21
@@ -44,7 +45,7 @@ from hocket.compression.wire import decode, encode
 
 __all__ = [
     "DGC", "EF21", "FP8", "QSGD", "AdaSum", "Averaged", "Bucket", "Coded", "Compressor", "DoubleSqueeze", "Elias",
-    "Int", "Int4", "Int8", "Method", "Natural", "NonZero", "OneBit", "Own", "PowerSGD", "RandomK", "SharedScale",
-    "Sign", "Sparse", "Stats", "Step", "TernGrad", "Threshold", "TopK", "TwoBits", "allreduce_sparse", "choose",
-    "decode", "encode", "resolved",
+    "Int", "Int4", "Int8", "Method", "Natural", "NonZero", "OkTopK", "OneBit", "Own", "PowerSGD", "RandomK",
+    "SharedScale", "Sign", "Sparse", "Stats", "Step", "TernGrad", "Threshold", "TopK", "TwoBits", "allreduce_sparse",
+    "choose", "decode", "encode", "resolved",
 ]  # fmt: skip

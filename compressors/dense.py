@@ -126,6 +126,7 @@ class DoubleSqueeze(Together):
 
     def __init__(self, codec: str | Codec) -> None:
         self.codec = block_codec(codec)
+        self.block = self.codec.block
 
     @property
     def name(self) -> str:
@@ -135,7 +136,7 @@ class DoubleSqueeze(Together):
         self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all.  Row r is what rank r owns: of each vector a part."""
-        codec, p = self.codec, comm.size
+        p = comm.size
         each = [self._part(size(vector), p) for vector in vectors.parts]
         ends = [0, *itertools.accumulate(each)]
         rows = zeros(vectors.flat, (p, ends[-1]))
@@ -148,19 +149,26 @@ class DoubleSqueeze(Together):
         if p == 1:  # whose sum is not encoded once more
             rows += owned
             owned[...] = 0
-        comm.allreduce(
-            rows.reshape(-1), "avg", came.reshape(-1), codec=codec, algorithm="direct",
-            residual=(None, rows.reshape(-1)), owner_residual=owned.reshape(-1),
-        )  # fmt: skip
+        of_one = self._sum(comm, rows, came, owned)
         owned[comm.rank] *= single(1 / p)
         for column, vector, result in zip(columns, vectors.parts, results.parts, strict=True):
             _gather(vector, rows[:, column])
             _gather(result, came[:, column])
-        of_block = codec.itemsize / codec.block
         return [
-            Averaged({"owned": copied(owned[comm.rank, column])}, int(p * part * of_block))
+            Averaged({"owned": copied(owned[comm.rank, column])}, int(p * part * of_one))
             for column, part in zip(columns, each, strict=True)
         ]
+
+    def _sum(self, comm: Any, rows: Array, came: Array, owned: Array) -> float:
+        """Make `came` the average of all ranks' rows; these, and in `owned` this rank's, become what is left of them.
+
+        What `owned` had is in the sum.  Returns the bytes of an element on the wire.
+        """
+        comm.allreduce(
+            rows.reshape(-1), "avg", came.reshape(-1), codec=self.codec, algorithm="direct",
+            residual=(None, rows.reshape(-1)), owner_residual=owned.reshape(-1),
+        )  # fmt: skip
+        return self.codec.itemsize / self.codec.block
 
     def rescaled(self, kept: Kept, factor: float) -> Kept:
         return times(kept, "owned", factor)
@@ -175,7 +183,7 @@ class DoubleSqueeze(Together):
 
     def _part(self, count: int, size: int) -> int:
         """Elements that each rank owns: whole blocks."""
-        return -(-count // (size * self.codec.block)) * self.codec.block
+        return -(-count // (size * self.block)) * self.block
 
 
 def _spread(rows: Array, vector: Array) -> None:

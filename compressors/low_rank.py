@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from hocket.codecs import thin
 from hocket.compression.bucket import Bucket
 from hocket.compression.memory import Array, chosen, finite, moved, namespace, size
-from hocket.compression.method import CHUNK, Averaged, Kept, Together, checked_half, chunks, joined
+from hocket.compression.method import Averaged, Kept, Together, checked_half, joined
 from hocket.errors import ArgumentError
+from hocket.extending import on_host
 
 
 class PowerSGD(Together):
     """One step of a power iteration, from where the last call ended: 8r(a + b)(p-1)/p bytes per rank for a x b.
 
     Exact where the average has no more than this rank.  Arrays of one dimension, and those that two thin matrices would
-    not make smaller, are averaged as they are.  Every rank multiplies for itself, so the same bits on all ranks want
-    one linear algebra library and one kind of CPU.
+    not make smaller, are averaged as they are.  Every rank multiplies for itself: in host memory by kernels that make
+    the same bits on every machine; on GPUs these want one library, and one kind of GPU.
 
     `codec`, "bf16" or "fp16": what the thin matrices are sent as, half as many bytes; what the rounding loses is owed.
     (A number above 65504 is too much for fp16, and makes the result NaN.)
@@ -45,10 +47,12 @@ class PowerSGD(Together):
         """
         matrices = [self._matrix(vector) for vector in vectors.parts]
         qs = [self._start(*each) for each in zip(matrices, kepts, seeds, strict=True)]
-        first = [m if q is None else m @ q for m, q in zip(matrices, qs, strict=True)]
+        here = on_host(vectors.flat)
+        across, along = (thin.across, thin.along) if here else (lambda m, q: m @ q, lambda m, p: m.T @ p)
+        first = [m if q is None else across(m, q) for m, q in zip(matrices, qs, strict=True)]
         ps = _averaged(comm, first, [None if q is None else self.codec for q in qs])
         ps = [p if q is None else _orthonormal(p) for p, q in zip(ps, qs, strict=True)]
-        back = [m[:0] if q is None else m.T @ p for m, p, q in zip(matrices, ps, qs, strict=True)]
+        back = [m[:0] if q is None else along(m, p) for m, p, q in zip(matrices, ps, qs, strict=True)]
         averaged = _averaged(comm, back, [self.codec] * len(back))
         averages, width, xp = [], 2 if self.codec else 4, namespace(vectors.flat)
         for matrix, result, p, q in zip(matrices, results.parts, ps, averaged, strict=True):
@@ -56,10 +60,12 @@ class PowerSGD(Together):
                 result[...], matrix[...] = p.reshape(result.shape), 0
                 averages.append(Averaged({}, matrix.nbytes))
                 continue
-            into, down = self._matrix(result), np.ascontiguousarray(q.T) if xp is np else q.T
-            for rows in chunks(matrix, max(1, CHUNK // matrix.shape[1])):
-                xp.matmul(p[rows], down, out=into[rows])
-                matrix[rows] -= into[rows]
+            into = self._matrix(result)
+            if here:
+                thin.apart(matrix, p, q, into)
+            else:
+                xp.matmul(p, q.T, out=into)
+                matrix -= into
             # Columns of q that became zero are reset: they would stay zero for ever.
             lost = ~(q != 0).any(0)
             kept = {"q": xp.where(lost, moved(np.eye(*q.shape, dtype=np.float32), q), q)}
@@ -103,4 +109,4 @@ def _orthonormal(p: Array) -> Array:
     xp = namespace(p)
     if xp is not np:
         return chosen(finite(p), xp.linalg.qr(p)[0], np.nan)
-    return np.ascontiguousarray(np.linalg.qr(p)[0]) if finite(p) else np.full_like(p, np.nan)
+    return thin.orthonormal(p) if finite(p) else np.full_like(p, np.nan)

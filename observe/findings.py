@@ -228,6 +228,8 @@ def _links(timeline: Timeline, proof: Evidence) -> list[Direction]:
     tcp = connections(timeline)
     for link, some in sorted(seen.items()):
         largest = max(nbytes for nbytes, _ in some)
+        if not largest:  # a barrier's, or what stands for messages in another program's trace
+            continue
         times = sorted(seconds for nbytes, seconds in some if nbytes == largest)
         median, usual = statistics.median(times[: max(1, len(times) // 2)]), proof.usual(link, largest)
         links.append(

@@ -126,6 +126,8 @@ class Run:
 
 def what_if(findings: Findings, change: str) -> str:
     """In words: what the run would have taken.  Raises ArgumentError if it cannot be said."""
+    if findings.timeline.about.get("source"):
+        raise ArgumentError("only a run that hocket traced can be replayed: this trace has no messages")
     if match := re.fullmatch(r"policy (\S+)", change.strip()):
         return policy_would(findings, match[1])
     run = taken(findings)

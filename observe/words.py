@@ -41,14 +41,19 @@ def count(number: int, what: str) -> str:
 
 def summary(findings: Findings) -> list[str]:
     """Sentences, the most important first."""
-    ranks = findings.ranks
-    hosts = len({rank.host for rank in ranks})
+    ranks, source = findings.ranks, findings.timeline.about.get("source")
+    hosts = {rank.host for rank in ranks}
+    where = "" if hosts == {""} else f" on {count(len(hosts), 'host')}"
     lines = [
-        f"{count(len(ranks), 'rank')} on {count(hosts, 'host')}, {seconds(findings.seconds)}: "
+        f"{count(len(ranks), 'rank')}{where}, {seconds(findings.seconds)}: "
         f"{findings.efficiency:.0%} of the time was spent outside of calls, {1 - findings.efficiency:.0%} inside."
     ]
     waited = findings.blame.total
-    if not waited:
+    if source:
+        lines.append(f"{printable(str(source))} knows calls, not messages, links or cores.")
+    if not waited and source:
+        lines.append("Who waited for whom is known where the traces of all ranks are read together.")
+    elif not waited:
         lines.append("No waits were recorded: only a trace has them, not the recorder that is always on.")
     elif not findings.culprits:
         lines.append(f"The ranks waited {seconds(waited)} in all. No rank and no link stands out.")
@@ -137,6 +142,8 @@ def _long_waits(findings: Findings) -> list[str]:
 
 def _clocks(findings: Findings) -> list[str]:
     error = findings.evidence.error
+    if len(findings.ranks) < 2:
+        return []
     if error == math.inf:
         return ["The clocks of some hosts are not known: waits between hosts are not explained."]
     if error:

@@ -41,11 +41,11 @@ NAMES = {
         unmasked whole wholes
     """,
     "hocket.codecs": """
-        CODECS Codec FP8 HALF_NAMES L2 MAX NATURAL ONEBIT SIGN WHOLE not_below others restore shorten
+        CODECS Codec FP8 HALF_NAMES L2 MAX NATURAL ONEBIT SIGN WHOLE not_below others restore shorten thin
     """,
     "hocket.compression": """
         AdaSum Averaged Bucket Coded Compressor DGC DoubleSqueeze EF21 Elias FP8 Int Int4 Int8 Method Natural
-        NonZero OneBit Own PowerSGD QSGD RandomK SharedScale Sign Sparse Stats Step TernGrad Threshold TopK
+        NonZero OkTopK OneBit Own PowerSGD QSGD RandomK SharedScale Sign Sparse Stats Step TernGrad Threshold TopK
         TwoBits allreduce_sparse choose decode encode resolved
     """,
     "hocket.errors": """

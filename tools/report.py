@@ -19,13 +19,14 @@ from hocket.observe.words import summary
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line behind `hocket report`.  0; 1: the trace cannot be read or replayed, or the page written."""
     made = argparse.ArgumentParser(prog="hocket report", description="What a trace says.", allow_abbrev=False)
-    made.add_argument("trace", metavar="TRACE", help="a .pftrace or .json that hocket wrote, packed or not")
+    traces = "a .pftrace or .json that hocket wrote, packed or not; Horovod's timeline; torch's profiles, of all ranks"
+    made.add_argument("trace", metavar="TRACE", nargs="+", help=traces)
     made.add_argument("-o", "--output", metavar="PAGE.html", help="one page that needs nothing else, no network either")
     changes = '"link 0-1 x2", "rank 2 like the median", "codec int8", "policy priority": replay it so'
     made.add_argument("--what-if", metavar="CHANGE", help=changes)
     options = made.parse_args(argv)
     try:
-        found = find(read(options.trace))
+        found = find(read(*options.trace))
         for line in summary(found):
             print(printable(line, 1000))
         if options.what_if is not None:

@@ -15,6 +15,7 @@ from hocket.compression.low_rank import PowerSGD
 from hocket.compression.method import Method
 from hocket.compression.quantizers import QSGD
 from hocket.compression.shared_scale import SharedScale
+from hocket.compression.sparse.largest_sums import OkTopK, SqueezedTopK
 from hocket.compression.sparse.methods import NonZero, RandomK, Threshold, TopK
 from hocket.compression.sparse.two_bits import TwoBits
 from hocket.compression.stateful import DGC, EF21
@@ -28,7 +29,8 @@ WITH_ARGUMENT: dict[str, tuple[str, Callable[[str], Method]]] = {
     "threshold": ("0.001", lambda text: _with_words(Threshold, text)),
     "randomk": ("0.01", lambda text: RandomK(float(text))),
     "powersgd": ("4", lambda text: _ranked(*text.split(":", 1))),
-    "doublesqueeze": ("int8", DoubleSqueeze),
+    "oktopk": ("0.01", lambda text: _with_words(OkTopK, text)),
+    "doublesqueeze": ("int8", lambda text: _squeezed(*text.split(":", 1))),
     "nonzero": ("256", lambda text: NonZero(int(text))),
     "elias": ("4", lambda text: Elias(QSGD(int(text), norm="l2"))),
     "shared": ("1", lambda text: _scaled(*text.split(":", 1))),
@@ -50,6 +52,13 @@ def _scaled(levels: str, clip: str = "2.5") -> Method:
 def _chunked(density: str, chunk: str = "4096") -> Method:
     """A number; then, if wished, how many elements a chunk has."""
     return TwoBits(float(density), int(chunk))
+
+
+def _squeezed(codec: str, density: str | None = None) -> Method:
+    """A codec of blocks, or topk and a number."""
+    if density is not None and codec == "topk":
+        return SqueezedTopK(float(density))
+    return DoubleSqueeze(codec if density is None else f"{codec}:{density}")
 
 
 def _ranked(rank: str, codec: str | None = None) -> Method:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -105,7 +105,7 @@ def _summed(call: Sum, mine: Sparse, rows: Array, counts: Sequence[int], way: st
     if way == "allgather":
         parts = _gathered(call, rows, counts)
         return _merged(parts) if flat is None else _into(flat, parts)
-    summed = {"split": _by_regions, "dense": _by_vector}[way](call, mine)
+    summed = {"split": _by_quantiles, "dense": _by_vector}[way](call, mine)
     return summed if flat is None else _into(flat, [summed])
 
 
@@ -180,15 +180,18 @@ def _gathered(call: Sum, rows: Array, counts: Sequence[int], firsts: Sequence[in
     return [unpacked(part, call.values, first, call.codec) for part, first in each]
 
 
-def _by_regions(call: Sum, mine: Sparse) -> Sparse:
-    """Each rank adds up one region of the vector, and gives its sum to all.
-
-    The regions' ends are the averages of the ranks' own quantiles, so that each gets about as many pairs.
-    """
-    comm, n, values, codec, timeout = call
+def quantiles(comm: Communicator, indices: Array, n: int, timeout: float | None = None) -> Array:
+    """Where the regions of ranks 1, 2, ... of n elements begin: the averages of the ranks' own quantiles, so that each
+    region gets about as many pairs."""
     p = comm.size
-    own = np.quantile(mine[0], np.arange(1, p) / p) if len(mine[0]) else np.arange(1, p) * (n / p)
-    ends = np.ceil(comm.allreduce(own, "avg", timeout=timeout)).astype(np.int64)
+    own = np.quantile(indices, np.arange(1, p) / p) if len(indices) else np.arange(1, p) * (n / p)
+    mean: Array = comm.allreduce(own, "avg", timeout=timeout)
+    return np.ceil(mean).astype(np.int64)
+
+
+def by_regions(call: Sum, mine: Sparse, ends: Array, kept: Callable[[Sparse], Sparse] | None = None) -> Sparse:
+    """Each rank adds up one region of the vector, and gives its sum to all; `kept`: as much of it as this returns."""
+    comm, n, values, codec, timeout = call
     firsts, cuts = [0, *ends.tolist()], np.searchsorted(mine[0], ends)
     each = zip(np.split(mine[0], cuts), np.split(mine[1], cuts), firsts, strict=True)
     send = [packed((indices, some), first, codec) for indices, some, first in each]
@@ -197,10 +200,15 @@ def _by_regions(call: Sum, mine: Sparse) -> Sparse:
     rows = comm.alltoallv(np.concatenate(send), lengths.tolist(), come.tolist(), timeout=timeout)
     first = firsts[comm.rank]
     region = _merged([unpacked(part, values, first, codec) for part in np.split(rows, np.cumsum(come)[:-1])])
+    region = region if kept is None else kept(region)
     rows = packed(region, first, None)  # values are rounded once, on their way to who adds them
     counts = comm.allgather(np.array([len(rows)]), timeout=timeout).tolist()
     indices, sums = zip(*_gathered(call._replace(codec=None), rows, counts, firsts), strict=True)
     return np.concatenate(indices), np.concatenate(sums)
+
+
+def _by_quantiles(call: Sum, mine: Sparse) -> Sparse:
+    return by_regions(call, mine, quantiles(call.comm, mine[0], call.n, call.timeout))
 
 
 def _by_vector(call: Sum, mine: Sparse) -> Sparse:

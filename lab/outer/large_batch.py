@@ -10,6 +10,7 @@ the high one at once.  Each row is one recipe; mean and standard deviation are t
 
 from __future__ import annotations
 
+import functools
 import gzip
 import math
 import sys
@@ -56,22 +57,36 @@ def recipes(batch: int, scale: float) -> dict[str, Recipe]:
     }
 
 
-def data(kind: str, count: int | None = None) -> tuple[Array, Array]:
-    """Images of 784 numbers around 0, and what they show."""
-    if not FOLDER.exists():
-        raise ArgumentError(f"{FOLDER} is not there: apt install dataset-fashion-mnist")
+@functools.cache
+def pictures(kind: str, folder: Path = FOLDER) -> tuple[Array, Array]:
+    """Images of 784 bytes, and what they show; `kind`: "train" or "t10k"."""
+    if not folder.is_dir():
+        raise ArgumentError(f"{folder} is not there: apt install dataset-fashion-mnist")
     images, shown = (
-        np.frombuffer(gzip.decompress((FOLDER / f"{kind}-{what}-ubyte.gz").read_bytes()), np.uint8, offset=offset)
+        np.frombuffer(gzip.decompress((folder / f"{kind}-{what}-ubyte.gz").read_bytes()), np.uint8, offset=offset)
         for what, offset in (("images-idx3", 16), ("labels-idx1", 8))
     )
-    pixels = images.reshape(-1, LAYERS[0])[:count].astype(np.float32)
-    return (pixels / 255 - 0.286) / 0.353, shown[:count].astype(np.int64)
+    return images.reshape(-1, LAYERS[0]), shown.astype(np.int64)
+
+
+def data(kind: str, count: int | None = None) -> tuple[Array, Array]:
+    """Images of 784 numbers around 0, and what they show."""
+    images, shown = pictures(kind)
+    return (images[:count].astype(np.float32) / 255 - 0.286) / 0.353, shown[:count]
+
+
+def weights(dice: np.random.Generator, sides: Sequence[int] = LAYERS) -> dict[str, Array]:
+    """A matrix and a bias for each layer."""
+    w: dict[str, Array] = {}
+    for i, (a, b) in enumerate(zip(sides[:-1], sides[1:], strict=True)):
+        w |= {f"w{i}": dice.normal(0, math.sqrt(2 / a), (a, b)).astype(np.float32), f"b{i}": np.zeros(b, np.float32)}
+    return w
 
 
 def forward(w: dict[str, Array], x: Array) -> list[Array]:
     """The input of each layer, and the logarithms of the probabilities."""
     layers = [x]
-    for i in range(len(LAYERS) - 1):
+    for i in range(len(w) // 2):
         x = layers[-1] @ w[f"w{i}"] + w[f"b{i}"]
         layers.append(np.maximum(x, 0))
     x = x - x.max(1, keepdims=True)
@@ -84,19 +99,23 @@ def gradients(w: dict[str, Array], x: Array, shown: Array) -> dict[str, Array]:
     error = np.exp(layers[-1])
     error[np.arange(len(x)), shown] -= 1
     error /= len(x)
-    for i in reversed(range(len(LAYERS) - 1)):
+    for i in reversed(range(len(w) // 2)):
         found[f"w{i}"], found[f"b{i}"] = layers[i].T @ error, error.sum(0)
         if i:
             error = (error @ w[f"w{i}"].T) * (layers[i] > 0)
     return found
 
 
+def judged(w: dict[str, Array], x: Array, shown: Array, tests: Array, answers: Array) -> tuple[float, float]:
+    """Accuracy in percent on other images, and the loss on these."""
+    right = forward(w, tests)[-1].argmax(1) == answers
+    return 100 * float(right.mean()), float(-forward(w, x)[-1][np.arange(len(x)), shown].mean())
+
+
 def trained(comm: Any, recipe: Recipe, seed: int, epochs: int, count: int | None) -> tuple[float, float, int]:
     """Accuracy in percent, loss in training, rounds."""
     dice, (x, shown), (tests, answers) = np.random.default_rng(seed), data("train", count), data("t10k")
-    w: dict[str, Array] = {}
-    for i, (a, b) in enumerate(zip(LAYERS[:-1], LAYERS[1:], strict=True)):
-        w |= {f"w{i}": dice.normal(0, math.sqrt(2 / a), (a, b)).astype(np.float32), f"b{i}": np.zeros(b, np.float32)}
+    w = weights(dice)
     sharded, each = Sharded(recipe.make(recipe.rate), comm, w), recipe.batch // comm.size
     steps = len(x) // recipe.batch
     with np.errstate(all="ignore"):  # a control may fail
@@ -107,9 +126,7 @@ def trained(comm: Any, recipe: Recipe, seed: int, epochs: int, count: int | None
                 sharded.optimizer.lr = recipe.rate * risen * (1 if epoch < FALLS * epochs else 0.1)
                 mine = order[step * recipe.batch + comm.rank * each :][:each]
                 sharded.step(gradients(w, x[mine], shown[mine]))
-        right = forward(w, tests)[-1].argmax(1) == answers
-        loss = -forward(w, x[:10_000])[-1][np.arange(len(x[:10_000])), shown[:10_000]].mean()
-    return 100 * float(right.mean()), float(loss), epochs * steps
+        return *judged(w, x[:10_000], shown[:10_000], tests, answers), epochs * steps
 
 
 def main(argv: Sequence[str] | None = None) -> int:

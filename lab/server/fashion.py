@@ -20,11 +20,10 @@ this file again, with the argument `rank`.
 from __future__ import annotations
 
 import copy
-import gzip
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -32,13 +31,13 @@ import numpy as np
 
 import hocket
 from hocket.conformance.jobs.ranks import again, found_on, hosts_may_come, main_or_rank
-from hocket.errors import ArgumentError
+from hocket.lab.outer import large_batch
 from hocket.lab.program import arguments, heading
 from hocket.system.namespaces.switch import switch
 from hocket.training import SGD, Adagrad, Client, Downpour, Range, serve
 
 MODULE = "hocket.lab.server.fashion"
-PLACE = "/usr/share/datasets/fashion-mnist"
+PLACE = str(large_batch.FOLDER)
 BATCH, RATE, MOMENTUM, TALKS = 128, 0.05, 0.9, 5
 UNIT, LATE, OFTEN = 0.02, 4, 0.1
 """Seconds of a step beside its own work; how many of them a late one takes, and how often."""
@@ -51,12 +50,8 @@ def pictures(place: str, kind: str) -> tuple[Any, Any]:
     """Pixels from -0.5 to 0.5, and labels, as torch has them."""
     import torch
 
-    def read(name: str, head: int) -> Any:
-        with gzip.open(os.path.join(place, f"{kind}-{name}-ubyte.gz")) as file:
-            return np.frombuffer(file.read(), np.uint8, offset=head)
-
-    x = torch.from_numpy(read("images-idx3", 16).reshape(-1, 784) / np.float32(255) - np.float32(0.5))
-    return x, torch.from_numpy(read("labels-idx1", 8).astype(np.int64))
+    images, shown = large_batch.pictures(kind, Path(place))
+    return torch.from_numpy(images / np.float32(255) - np.float32(0.5)), torch.from_numpy(shown)
 
 
 def network(seed: int) -> Any:
@@ -212,8 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         MODULE, __doc__, argv, rate="1gbit", workers="1,2,4", ways=",".join(WAYS), seeds=1, steps=469, late=False,
         data=PLACE,
     )  # fmt: skip
-    if not os.path.isdir(o.data):
-        raise ArgumentError(f"{o.data} is missing: apt-get install dataset-fashion-mnist, or name its folder by --data")
+    large_batch.pictures("t10k", Path(o.data))  # or an error
     hosts_may_come(o.rate)
     heading(("way", "workers", "accuracy", "of all seeds", "s a step", "s until 80 %", "staleness"))
     for workers in map(int, o.workers.split(",")):

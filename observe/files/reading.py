@@ -1,12 +1,14 @@
 """A trace from its file.  Nothing in it is believed: what is not as `write` makes it is refused, with a reason.
 
-Only hocket's own traces are read, which tell about themselves (`about`); others lack what a report needs.
+hocket's own traces tell about themselves (`about`); foreign.py makes of others what they know.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from hocket.errors import ArgumentError
 from hocket.observe.files import perfetto
+from hocket.observe.files.foreign import adopted
 from hocket.observe.files.packing import unpack
 from hocket.observe.timeline import COUNT, VERSION, Timeline, Track, slices
 from hocket.recording import NOBODY
@@ -30,23 +33,47 @@ SAID_ONCE = ("version", "processes", "tracks", "names")
 FOREIGN = "it is not a trace of hocket's"
 
 
-def read(path: str) -> Timeline:
-    """The trace in a file: .pftrace or .json, packed or not, whatever its name.
+def read(*paths: str) -> Timeline:
+    """The trace in a file: .pftrace or .json, packed or not, whatever its name; or torch's, of one rank in each file.
 
-    Raises ArgumentError for a file that is cut off, damaged, of another version or not hocket's.  Cost: 0.2 us a slice;
-    JSON 10 us, and ten times the file's size of memory: 256 MiB of it are read.
+    Raises ArgumentError for a file that is cut off, damaged, of another version or of another program.  Cost: 0.2 us a
+    slice; JSON 10 us, and ten times the file's size of memory: 256 MiB of it are read.
     """
+    documents = [_with_path(path, partial(_content, path)) for path in paths]
+    if len(documents) == 1 and isinstance(documents[0], Timeline):
+        return documents[0]
+    made: Timeline = _with_path(paths[0], lambda: sensible(lambda: adopted(documents)))
+    return made
+
+
+def _with_path(path: str, make: Callable[[], Any]) -> Any:
+    """Return what `make` does; its errors name the file."""
     try:
-        with open(path, "rb") as file:
-            packed = file.peek(2)[:2] == b"\x1f\x8b"
-            if os.fstat(file.fileno()).st_size > MOST:
-                raise ArgumentError(f"it is larger than {MOST >> 30} GiB")
-            data = unpack(file, MOST) if packed else bytearray(file.read())
-        return _chrome(data) if data[:1] == b"{" else _perfetto(data)
+        return make()
     except OSError as why:
         raise ArgumentError(f"{path!r} cannot be read: {why.strerror}") from why
     except ArgumentError as why:
         raise ArgumentError(f"{path!r} cannot be read: {why}") from None
+
+
+def _content(path: str) -> Any:
+    """The timeline, if it is hocket's, or what another program's JSON says."""
+    with open(path, "rb") as file:
+        packed = file.peek(2)[:2] == b"\x1f\x8b"
+        if os.fstat(file.fileno()).st_size > MOST:
+            raise ArgumentError(f"it is larger than {MOST >> 30} GiB")
+        data = unpack(file, MOST) if packed else bytearray(file.read())
+    return _chrome(data) if data[:64].lstrip().startswith((b"{", b"[")) else _perfetto(data)
+
+
+def sensible(make: Callable[[], Any]) -> Any:
+    """Return what `make` finds in a document of which nothing is believed."""
+    try:
+        return make()
+    except ArgumentError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise ArgumentError("its events make no sense") from None
 
 
 # ---------------------------------------------------------------------------------------------- what it says of itself
@@ -223,7 +250,7 @@ def _varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
 # ------------------------------------------------------------------------------------------------------ Chrome's JSON
 
 
-def _chrome(data: bytearray) -> Timeline:
+def _chrome(data: bytearray) -> Any:
     if len(data) > MOST_JSON:
         raise ArgumentError(f"it has more than {MOST_JSON >> 20} MiB of JSON: record .pftrace.gz")
     if data.count(b"{") + data.count(b"[") > MOST_OPENED or data.count(b",") > MOST_ITEMS:
@@ -232,13 +259,11 @@ def _chrome(data: bytearray) -> Timeline:
         document = json.loads(data)
     except (ValueError, RecursionError) as why:
         raise ArgumentError(f"it is cut off, or not JSON ({why!s:.80})") from None
-    other = document.get("otherData")
-    timeline = structure(other.get("hocket") if isinstance(other, dict) else None)
-    rows = document.get("traceEvents")
-    try:
-        _take(timeline, rows)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        raise ArgumentError("its events make no sense") from None
+    other = document.get("otherData") if isinstance(document, dict) else None
+    if not isinstance(other, dict) or "hocket" not in other:
+        return document
+    timeline = structure(other["hocket"])
+    sensible(lambda: _take(timeline, document.get("traceEvents")))
     return checked(timeline)
 
 

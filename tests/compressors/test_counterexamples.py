@@ -49,7 +49,7 @@ def test_the_largest_element_alone_diverges() -> None:
     np.testing.assert_allclose(lengths[1:] / lengths[:-1], 1 + 11 * RATE / 6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("method", [TOP_1, f"ef21:{TOP_1}"])
+@pytest.mark.parametrize("method", [TOP_1, f"ef21:{TOP_1}", f"ok{TOP_1}", f"doublesqueeze:{TOP_1}"])
 def test_with_feedback_it_converges(method: str) -> None:
     x = hocket.local_world(3).run(three_workers, method, True, 500)[0][-1]
     assert x @ x < 1e-12  # what is kept is float32

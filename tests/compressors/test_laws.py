@@ -23,12 +23,15 @@ from hocket.compression import (
     Int,
     Method,
     NonZero,
+    OkTopK,
     OneBit,
     PowerSGD,
     RandomK,
     Sign,
     Threshold,
     TopK,
+    TwoBits,
+    resolved,
 )
 
 Array = np.ndarray[Any, Any]
@@ -70,8 +73,9 @@ def method(dice: np.random.Generator) -> Method:
     return (
         TopK(density, chunk, half), Threshold(float(dice.choice([0.1, 1, 3])), half), RandomK(density),
         PowerSGD(int(dice.integers(1, 4)), (None, "bf16")[dice.integers(2)]), DoubleSqueeze(codec), NonZero(block),
-        DGC(density, momentum=0.0, codec=half),
-    )[dice.integers(7)]  # fmt: skip
+        DGC(density, momentum=0.0, codec=half), OkTopK(density, half), resolved(f"doublesqueeze:topk:{density}"),
+        TwoBits(max(density, 0.1), 64),
+    )[dice.integers(10)]  # fmt: skip
 
 
 def program(seed: int) -> Program:

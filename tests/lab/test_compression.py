@@ -7,7 +7,6 @@ import pytest
 
 import hocket
 from hocket.lab.compression import cost, parity, rounding, sparse, statistics
-from hocket.lab.outer import digits
 from hocket.system.namespaces import hosts
 
 ONCE = {"int8": 0.0070, "int4": 0.1178}
@@ -33,20 +32,32 @@ def test_what_is_rounded_at_random(name: str) -> None:
     assert row.exact < law.bound and row.filled <= law.most and row.elias <= law.elias
 
 
-def test_training_with_fewer_bits() -> None:
-    """Two models for three epochs: int8 learns what float32 does, a tenth of a percent without feedback hardly."""
-    known = digits.data(2, "sorted")
-    assert known.images.shape == (2, 1438, 64) and (np.diff(known.digits, axis=1) >= 0).all()
+def test_the_microscaling_formats() -> None:
+    """Numbers that a block can hold stay; others go to the nearest, and none above the largest."""
+    held = np.array([6, -4, 3, 2, 1.5, 1, 0.5, 0] * 4, np.float32)
+    for kind, _ in rounding.MX.values():
+        for scale in (1, 2.0**-40, 2.0**30):
+            x = np.concatenate([held * np.float32(scale), held[:5]])
+            assert np.array_equal(rounding.microscaled(x, kind), x), kind
+    found = rounding.microscaled(np.array([7.5, 5.1, 0.2], np.float32), rounding.MX["MXFP4 (E2M1)"][0])
+    assert found.tolist() == [6, 6, 0], "7.5 has the scale of 6"
+    xs = [np.random.default_rng(rank).standard_normal(1000).astype(np.float32) for rank in range(4)]
+    for way in (rounding.direct, rounding.ring):
+        np.testing.assert_allclose(way(xs, lambda part: part), np.sum(xs, 0), rtol=1e-4, atol=1e-5)
 
-    def losses(comm: hocket.Communicator) -> dict[str, parity.Outcome]:
-        rows = {name: parity.ROWS[name] for name in ("float32", "int8")}
-        rows["topk"] = parity.Recipe(lambda: parity.TopK(0.001), feedback=False)
-        return {name: parity.trained(comm, row, known, 3, "sorted") for name, row in rows.items()}
 
-    found = hocket.local_world(2).run(losses)[0]
-    assert found["int8"].loss == pytest.approx(found["float32"].loss, rel=0.2) and found["float32"].loss < 1.2
-    assert found["topk"].loss > 1.5 * found["float32"].loss
-    assert found["float32"].bits == 32 and found["int8"].bits == pytest.approx(8.27, abs=0.02)
+def test_training_with_fewer_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 steps on two ranks: whole averages end in one place, late ones elsewhere; a thousandth of them learns less."""
+    monkeypatch.setenv("HOCKET_TRANSPORT", "tcp")
+    names = ["float32", "int8", "od-sgd", "stale 4", "topk"]
+    rows = {**parity.ROWS, "topk": parity.Recipe("topk:0.001", feedback=False)}
+
+    def outcomes(comm: hocket.Communicator) -> list[parity.Outcome]:
+        return [parity.trained(comm, rows[name], 0, 1, 640, "sorted") for name in names]
+
+    float32, int8, od, stale, topk = hocket.local_world(2).run(outcomes)[0]
+    assert int8.loss == pytest.approx(float32.loss, rel=0.05) and float32.loss < 2
+    assert len({float32.loss, od.loss, stale.loss}) == 3 and topk.loss > 1.2 * float32.loss
 
 
 @pytest.mark.skipif(bool(hosts.refusal()), reason=hosts.refusal() or "")
@@ -60,6 +71,7 @@ def test_bytes_at_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 3 * 4 < found["allgather, fp16"] < 3 * 4 * headers
     assert 1.5 * 4 * sparse.N / sparse.K < found["allreduce"] < 1.5 * 4 * sparse.N / sparse.K * headers
     assert found["split"] < 0.95 * found["allgather"]
+    assert found["oktopk"] < 6 * 4 * 3 / 4, "the source's bound, 6k(p-1)/p words"
 
 
 @pytest.mark.more
