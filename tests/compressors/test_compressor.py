@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from hocket.compression import DGC, QSGD, Bucket, Coded, Compressor, Method, Pow
 from hocket.compression.method import Array, Averaged, Kept
 from hocket.compression.sparse.methods import largest
 from hocket.errors import ArgumentError
+from support.cases import more
 from support.worlds import spread
 
 EXACT = (
@@ -24,7 +25,7 @@ EXACT = (
     "doublesqueeze:int8", "doublesqueeze:int4", "doublesqueeze:sign",
     "twobits:0.1:256",
 )  # fmt: skip
-"""Methods that lose nothing but what they owe."""
+"""Methods that lose nothing but what they owe: test_laws.py."""
 HELPED = (*EXACT, "int8", "fp8", "int4")
 METHODS = (
     *HELPED, "ef21:topk:0.1", "dgc:0.1", "dgc:0.1:fp16", "adasum", "nonzero:64", "shared:1", "shared:7:inf", "elias:4",
@@ -53,20 +54,6 @@ def owed(comm: Communicator, c: Compressor, key: str) -> Array:
     return residual + owned.reshape(residual.shape)
 
 
-def nothing_is_lost(comm: Communicator) -> None:
-    """All that was given = all that came + what is still owed."""
-    for method in EXACT:
-        c = Compressor(comm, method)
-        for shape in SHAPES:
-            came, given = np.zeros(shape), np.zeros(shape)
-            for step in range(STEPS):
-                x = gradient(comm.rank, step, shape)
-                given += np.mean([gradient(r, step, shape) for r in range(comm.size)], 0, dtype=float)
-                assert c.allreduce(x, key=str(shape)) is x
-                came += x
-            np.testing.assert_allclose(came + owed(comm, c, str(shape)), given, atol=1e-4, err_msg=f"{method} {shape}")
-
-
 def all_ranks_hold_the_same_bits(comm: Communicator) -> None:
     for method in METHODS:
         c = Compressor(comm, method)
@@ -82,10 +69,10 @@ def feedback_helps(comm: Communicator) -> None:
         right, last = np.mean([gradient(r, 0, (40, 30)) for r in range(comm.size)], 0, dtype=float), {}
         for feedback in (True, False):
             c, came = Compressor(comm, method, feedback), np.zeros((40, 30))
-            for _ in range(60):
+            for _ in range(40):
                 came += c.allreduce(gradient(comm.rank, 0, (40, 30)), "w")
-            last[feedback] = np.linalg.norm(came / 60 - right) / np.linalg.norm(right)
-        assert last[True] < 0.3, (method, last)
+            last[feedback] = np.linalg.norm(came / 40 - right) / np.linalg.norm(right)
+        assert last[True] < 0.4, (method, last)
         assert last[True] < 0.8 * last[False], (method, last)
 
 
@@ -115,21 +102,6 @@ def a_step_that_is_not_finite_changes_nothing(comm: Communicator) -> None:
         assert np.isfinite(kept["residual"]).all()
         if not method.startswith("randomk"):  # which draws others
             assert np.array_equal(kept["residual"], right["residual"]), method
-
-
-def a_rate_that_changes(comm: Communicator) -> None:
-    """In units of what the parameters move by, nothing is lost either, wherever a method keeps what it owes."""
-    for method in (*EXACT, DGC(0.1, momentum=0.0)):
-        c, moved, right = Compressor(comm, method), np.zeros((20, 25)), np.zeros((20, 25))
-        for step in range(STEPS):
-            rates = {"w": 0.1 if step < 5 else 0.01, "v": 1.0 if step < 8 else None}
-            given = [gradient(r, step, (20, 25)) for r in range(comm.size)]
-            xs = [given[comm.rank].copy() for _ in rates]
-            c.allreduce_all(xs, list(rates), lr=list(rates.values()))
-            right += rates["w"] * np.mean(given, 0, dtype=float)
-            moved += rates["w"] * xs[0]
-        np.testing.assert_allclose(moved + 0.01 * owed(comm, c, "w"), right, atol=1e-5, err_msg=str(method))
-        assert {key: one["lr"] for key, one in c.state_dict()["entries"].items()} == {"w": 0.01, "v": 1.0}
 
 
 def what_is_owed_decays(comm: Communicator) -> None:
@@ -374,40 +346,15 @@ def wrong_rows(comm: Communicator) -> None:
 
 
 CHECKS: tuple[Callable[[Any], None], ...] = (
-    nothing_is_lost, all_ranks_hold_the_same_bits, feedback_helps, goes_on_where_it_was,
-    a_step_that_is_not_finite_changes_nothing, calls_that_count_together, a_rate_that_changes, what_is_owed_decays,
-    a_rate_of_zero, several_at_once, tensors, wrong, inside_a_group,
+    all_ranks_hold_the_same_bits, feedback_helps, goes_on_where_it_was, a_step_that_is_not_finite_changes_nothing,
+    calls_that_count_together, what_is_owed_decays, a_rate_of_zero, several_at_once, tensors, wrong, inside_a_group,
     blocks_that_are_zero, rows_of_gradients, parameters_that_change_little, wrong_rows,
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "transport"), [pytest.param(2, "shm", marks=pytest.mark.more), (3, "tcp")])
+@pytest.mark.parametrize(("size", "transport"), [*more((2, "shm")), (3, "tcp")])
 def test_between_ranks(size: int, transport: str) -> None:
     spread(CHECKS, size, transport)
-
-
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3), (3, 1), (1, 2)])
-@pytest.mark.parametrize("method", [*EXACT, "dgc:0.1"])
-def test_the_ranks_become_more_or_fewer(method: str, before: int, after: int) -> None:
-    """The debt to the average stays, and a vector that is new may go with the old ones."""
-
-    def run(comm: Communicator) -> tuple[dict[str, Any], Array]:
-        c = Compressor(comm, method)
-        for step in range(3):
-            c.allreduce(gradient(comm.rank, step, (40, 30)), "w", lr=0.1)
-        return c.state_dict(), owed(comm, c, "w")
-
-    def go_on(states: list[dict[str, Any]], comm: Communicator) -> Array:
-        c = Compressor(comm, method)
-        c.load_state_dict(states)
-        found = owed(comm, c, "w")
-        xs = [gradient(comm.rank, step, (40, 30)) for step in (8, 9)]
-        c.allreduce_all(xs, ["w", "new"], lr=0.1)
-        return found
-
-    made = hocket.local_world(before).run(run)
-    found = hocket.local_world(after).run(partial(go_on, [state for state, _ in made]))
-    np.testing.assert_allclose(found[0], made[0][1], atol=1e-5)
 
 
 def test_power_sgd_is_exact_for_what_has_that_rank() -> None:

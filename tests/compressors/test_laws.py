@@ -29,6 +29,7 @@ from hocket.compression import (
     Sign,
     Threshold,
     TopK,
+    TwoBits,
 )
 
 Array = np.ndarray[Any, Any]
@@ -70,8 +71,8 @@ def method(dice: np.random.Generator) -> Method:
     return (
         TopK(density, chunk, half), Threshold(float(dice.choice([0.1, 1, 3])), half), RandomK(density),
         PowerSGD(int(dice.integers(1, 4)), (None, "bf16")[dice.integers(2)]), DoubleSqueeze(codec), NonZero(block),
-        DGC(density, momentum=0.0, codec=half),
-    )[dice.integers(7)]  # fmt: skip
+        DGC(density, momentum=0.0, codec=half), TwoBits(density, block),
+    )[dice.integers(8)]  # fmt: skip
 
 
 def program(seed: int) -> Program:
@@ -180,11 +181,11 @@ def check(seed: int) -> None:
 
 
 def test_nothing_is_lost_in_random_programs() -> None:
-    for seed in range(25):
+    for seed in range(30):
         check(seed)
 
 
 @pytest.mark.more
 def test_nothing_is_lost_in_more_of_them() -> None:
-    for seed in range(25, 300):
+    for seed in range(30, 300):
         check(seed)
