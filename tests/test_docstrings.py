@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BAD = re.compile(r"(?:Of|As|What|Who|How|Those)\b")
+MAYBE = re.compile(rf"[\"']\s*{BAD.pattern}")
 IN_CYTHON = re.compile(r'"""(.*?)"""', re.S)
 FOLDERS = ("src/hocket", "examples", "docs", "tests")
 """With all that src/hocket links to."""
@@ -35,8 +36,9 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def test_docstrings_begin_with_their_subject() -> None:
-    texts = [(path, text.strip()) for path in files() for text in docstrings(path)]
-    assert len(texts) > 8000
+    maybe = [path for path in files() if MAYBE.search(path.read_text())]  # to parse all takes seconds
+    texts = [(path, text.strip()) for path in maybe for text in docstrings(path)]
+    assert len(texts) > 800
     found = [f"{path.relative_to(ROOT)}: {text[:60]}" for path, text in texts if BAD.match(text)]
     assert not found, "\n".join([f"{len(found)} docstrings begin with another word than their subject:", *found])
 

@@ -43,14 +43,6 @@ def test_two_ranks(transport: str, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") and picture.stat().st_size > 5000
 
 
-def test_a_long_tmpdir(tmp_path: Path) -> None:
-    """The sockets' paths would not fit."""
-    place = tmp_path / ("x" * 100)
-    place.mkdir()
-    out, _ = run(*BENCH, "barrier", "-n", "1", *QUICK, TMPDIR=str(place))
-    assert len(rows(out)) == 1 and os.listdir(place) == []
-
-
 def test_one_rank_and_another_dtype_and_op() -> None:
     out, _ = run(*BENCH, "reduce", "-n", "1", *QUICK, "--dtype", "int16", "--op", "max")
     assert [row[2:5] for row in rows(out)] == [["int16", "max", "0"]] * 2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.cases import more
 from support.gpu import ranks as gpu_ranks
 
 COUNTED = """
@@ -17,7 +18,7 @@ counted.drain()
 assert left() == {{}}, left()
 say(done=True)
 """
-WHICH = ("FEW", pytest.param("METHODS", marks=pytest.mark.more))
+WHICH = ("FEW", *more("METHODS"))
 
 
 @pytest.mark.parametrize("which", WHICH)
@@ -44,12 +45,11 @@ EVERYTHING = "methods.everything(comm, counted_torch.place, counted_torch.read, 
 @pytest.mark.parametrize(
     ("more", "what"),
     [
-        ("", EVERYTHING.format("FEW")),
-        pytest.param("", EVERYTHING.format("METHODS"), marks=pytest.mark.more),
+        *more(("", EVERYTHING.format("METHODS"))),
         (", steps", "steps.hooked(comm)"),
         (", steps", "steps.scheduled(comm)"),
     ],
-    ids=["methods", "all methods", "ddp", "scheduler"],
+    ids=["methods", "ddp", "scheduler"],
 )  # fmt: skip
 def test_tensors_of_torch(more: str, what: str, built: Path, tmp_path: Path) -> None:
     gpu_ranks.run(built, 2, TORCH.format(more=more, what=what), tmp_path, seconds=60)

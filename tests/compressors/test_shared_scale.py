@@ -16,7 +16,7 @@ from hocket.compression.shared_scale import Fields
 from hocket.errors import ArgumentError
 from support.worlds import spread
 
-DRAWS = 600
+DRAWS = 300
 
 
 def normal(rank: int, count: int) -> np.ndarray[Any, Any]:

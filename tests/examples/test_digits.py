@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from support.cases import more
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 
 
-@pytest.mark.parametrize("launch", [[], [sys.executable, "-m", "hocket", "run", "-n", "2", "--no-prefix", "--"]])
+@pytest.mark.parametrize("launch", [*more([]), [sys.executable, "-m", "hocket", "run", "-n", "2", "--no-prefix", "--"]])
 def test_digits(launch: list[str]) -> None:
     ranks = 2 if launch else 1
     command = [*launch, sys.executable, str(EXAMPLE)]

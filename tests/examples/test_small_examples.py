@@ -44,6 +44,7 @@ def test_gradients_that_travel_meanwhile_train_as_one_rank_does() -> None:
     assert found[0] == found[1] and float(found[0][0][1]) < 0.25 * float(found[0][0][0])
 
 
+@pytest.mark.more
 def test_generators_meet_newer_and_newer_weights() -> None:
     """While four ranks train; the example looks itself that the last ones are good."""
     found = re.findall(r"(\d+) versions; mean error [\d.]+, at the end 0\.[0-2]", run("refit", 6))

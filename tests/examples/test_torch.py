@@ -93,6 +93,7 @@ def test_ddp() -> None:
     assert "weights: the same bits on all 2 ranks" in out
 
 
+@pytest.mark.more
 def test_fsdp2() -> None:
     out = quiet(2, "fsdp2")
     held, count = numbers(r"rank 0 holds ([\d,]+) of ([\d,]+) parameters".replace(",", ""), out.replace(",", ""))

@@ -114,29 +114,6 @@ def test_a_live_job(tmp_path: pathlib.Path) -> None:
             assert facts(end)["rounds"] > 20, end
 
 
-LATE = """
-import os
-if os.environ["HOCKET_RANK"] != "0":
-    await_file("go")
-comm = hocket.init()
-assert comm.allreduce(np.ones(5))[0] == 3
-say(done=True)
-comm.close()
-"""
-
-
-def test_the_coordinator_while_the_others_are_late(tmp_path: pathlib.Path) -> None:
-    [port] = ports.free()
-    env = {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{port}"}
-    with job(3, LATE, tmp_path, env) as run:
-        coordinator = run.processes[0].pid
-        wait_for(lambda: port in listening([coordinator]), 20, "the coordinator")
-        abuse(port)
-        (tmp_path / "signs" / "go").touch()
-        for end in run.wait(60):
-            assert facts(end)["done"], end
-
-
 RELAYED = """
 comm = hocket.init(transport="tcp", timeout=20)
 x = np.full(4, 1.25, np.float32)

@@ -15,6 +15,7 @@ import pytest
 
 from hocket.system.namespaces import hosts as namespaces
 from hocket.system.namespaces.hosts import CABLE, V4, V6, ip, refusal
+from support.cases import more
 from support.faulty import all_ready, facts
 from support.two_hosts import job_on
 
@@ -68,7 +69,7 @@ say(done=True, ports=ports)
     [
         (V4[0], "", {}),
         (V6[0], "", {"HOCKET_PORTS": "41000-41003"}),
-        (V4[0], "auth='none'", {"HOCKET_SECRET": ""}),
+        *more((V4[0], "auth='none'", {"HOCKET_SECRET": ""})),
     ],
     ids=["ipv4", "ipv6 and HOCKET_PORTS", "no secret"],
 )
@@ -135,7 +136,7 @@ from hocket.control import rendezvous
 if os.environ["RANK"] == "3":
     os.environ["HOCKET_SECRET"] = "another secret of this job"
     rendezvous.Meet.patience = 1.0
-hocket.init(timeout=4)
+hocket.init(timeout=2.5)
 """
     with job_on(hosts, source, tmp_path) as run:
         texts = errors(run)
@@ -144,7 +145,7 @@ hocket.init(timeout=4)
 
 
 def test_loopback_master_gives_a_hint(hosts: list[str], tmp_path: pathlib.Path) -> None:
-    with job_on(hosts, "hocket.init(timeout=4)", tmp_path, master="127.0.0.1") as run:
+    with job_on(hosts, "hocket.init(timeout=2.5)", tmp_path, master="127.0.0.1") as run:
         texts = errors(run)
     assert "[2, 3] did not come" in texts[0], texts[0]
     for rank in (2, 3):

@@ -1,4 +1,4 @@
-"""Real programs start and use ranks: multiprocessing, launchers, forks of a live rank, threads."""
+"""Real programs start and use ranks: multiprocessing, forks of a live rank, threads.  Launchers: test_launchers.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
@@ -14,10 +13,10 @@ import numpy as np
 import pytest
 
 from hocket.collectives.communicator.communicator import Communicator
-from support import jobs, ports
+from support import jobs
+from support.cases import more
 from support.worlds import PATH, in_threads, spread
 
-SCRIPTS = Path(sysconfig.get_path("scripts"))
 BARE = ("HOCKET_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "OMPI_", "PMI", "PRTE", "SLURM_")
 
 POOL = """
@@ -136,77 +135,6 @@ def test_a_fork_of_a_rank_is_refused_and_the_job_goes_on(transport: str) -> None
     assert [p.returncode for p in job.processes] == [0, -9, 0], (ends, job.processes[1].communicate(timeout=60))
 
 
-# ------------------------------------------------------------------------------------------------ launchers
-
-HELLO = """
-import numpy as np, os, sys, hocket
-with hocket.init() as comm:
-    assert comm.allreduce(np.full(50_000, comm.rank + 1.0))[7] == comm.size * (comm.size + 1) / 2
-    gathered = comm.allgather(np.array([comm.rank]))
-    assert gathered.tolist() == list(range(comm.size))
-    sys.stdout.write(f"rank {comm.rank} of {comm.size} is right\\n")
-"""
-
-
-def launched(command: list[str], tmp_path: Path, **env: str) -> str:
-    script = tmp_path / "hello.py"
-    script.write_text(HELLO)
-    done = subprocess.run(
-        [*command, str(script)],
-        env={**clean_environment(), **env},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def is_right(out: str, size: int) -> None:
-    for r in range(size):
-        assert f"rank {r} of {size} is right" in out, out
-
-
-def test_torchrun(tmp_path: Path) -> None:
-    command = [
-        str(SCRIPTS / "torchrun"),
-        "--nproc-per-node=3",
-        "--master-addr=127.0.0.1",
-        f"--master-port={ports.free()[0]}",
-    ]
-    is_right(launched(command, tmp_path), 3)
-
-
-def test_open_mpi(tmp_path: Path) -> None:
-    """By Open MPI's runtime itself: `mpirun`, another name of it, may be MPICH's where both are installed."""
-    allowed = {f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
-    command = [
-        str(SCRIPTS / "prterun"),
-        "--personality",
-        "ompi",
-        "--map-by",
-        ":OVERSUBSCRIBE",
-        "-n",
-        "3",
-        sys.executable,
-    ]
-    is_right(launched(command, tmp_path, **allowed), 3)
-
-
-def test_mpich(tmp_path: Path) -> None:
-    is_right(launched([str(SCRIPTS / "mpiexec.hydra"), "-n", "3", sys.executable], tmp_path), 3)
-
-
-def test_hocket_run(tmp_path: Path) -> None:
-    start = "import sys; from hocket.tools.run import main; sys.exit(main(sys.argv[1:]))"
-    is_right(launched([sys.executable, "-c", start, "-n", "3"], tmp_path), 3)
-
-
-def test_alone(tmp_path: Path) -> None:
-    is_right(launched([sys.executable], tmp_path), 1)
-
-
 # ------------------------------------------------------------------------------------------------ threads of a rank
 
 
@@ -252,12 +180,11 @@ def one_sends_one_receives(comm: Communicator) -> None:
 
 
 def threads_of_a_rank(comm: Communicator) -> None:
-    for _ in range(3):
-        all_at_once(comm)
-        one_sends_one_receives(comm)
+    all_at_once(comm)
+    one_sends_one_receives(comm)
 
 
-@pytest.mark.parametrize("transport", ["threads", "shm", "tcp", "reference"])
+@pytest.mark.parametrize("transport", ["threads", "shm", "tcp", *more("reference")])
 @pytest.mark.timeout(60)
 def test_threads_may_use_one_communicator_at_once(transport: str) -> None:
     spread(threads_of_a_rank, 2, transport, 50, HOCKET_TIMEOUT="20")

@@ -536,11 +536,11 @@ def walk(first: World) -> int:
         world.code = code
         if world.over():
             continue
-        choices = world.choices()
-        for choice in [*choices, *world.faulty()]:
-            world = pickle.loads(moment)
-            world.code = code
-            world.choices()
+        for number, choice in enumerate([*world.choices(), *world.faulty()]):
+            if number:
+                world = pickle.loads(moment)
+                world.code = code
+                world.choices()
             world.do(choice)
             world.alike()
             key = io.BytesIO()

@@ -39,6 +39,7 @@ def push_until(client, name):
         client.push("e", np.ones((1, 2), np.float32), rows=[done % 7])
         done += 1
         mark(f"pushed-{client.uid}", done)
+        time.sleep(0.001)  # others compute, too
     return done
 """
 SERVER = ROLES + """

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hocket.tools.forking import allowed
+from support.cases import more
 from support.launcher import RUN, START, alive, pids, until_dead, until_lines
 
 CORE = min(os.sched_getaffinity(0))
@@ -61,7 +62,7 @@ def forked(words: list[str], *options: str, **kw: Any) -> bool:
     return said == {"True"}
 
 
-@pytest.mark.parametrize("way", ["script", "-c", "-m"])
+@pytest.mark.parametrize("way", ["script", "-m", *more("-c")])
 def test_a_forked_rank_finds_what_a_started_one_finds(way: str, tmp_path: Path) -> None:
     text = TELL + FORKED
     (tmp_path / "program.py").write_text(text)

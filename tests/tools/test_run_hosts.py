@@ -6,7 +6,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 from typing import Any
 
@@ -81,16 +80,6 @@ def test_a_killed_launcher_leaves_no_process_and_the_next_one_removes_its_hosts(
     other = run.start(2, "", "--hosts", "2")
     other.communicate(timeout=30)
     assert other.returncode == 0 and left(process.pid) == left(other.pid) == []
-
-
-@here
-def test_a_doctor_of_the_job(run: Any, tmp_path: pathlib.Path) -> None:
-    doctor = [sys.executable, "-m", "hocket", "doctor", "--job", "--seconds", "0.5"]
-    words = [*RUN, "-n", "2", "--hosts", "2", "--link", "40Mbit", "--", *doctor]
-    done = subprocess.run(words, env=run.env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "2 ranks on 2 hosts. All reach each other: between hosts over" in done.stdout
-    assert "host1: rank 1" in done.stdout
 
 
 @pytest.mark.parametrize(

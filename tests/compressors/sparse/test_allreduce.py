@@ -14,6 +14,7 @@ from hocket.compression.sparse.allreduce import WAYS, allreduce_sparse
 from hocket.compression.sparse.pairs import FAR, MOST, element, itemsize, packed, rounded, unpacked
 from hocket.errors import ArgumentError
 from hocket.kernels.codecs import HALF_NAMES
+from support.cases import more
 from support.worlds import spread
 
 Array = np.ndarray[Any, Any]
@@ -201,7 +202,7 @@ def test_halves_are_the_nearest() -> None:
     assert np.isnan(rounded(negative, "bf16")).all()
 
 
-@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (3, "tcp"), (5, "threads")])
+@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (3, "tcp"), *more((5, "threads"))])
 def test_between_ranks(size: int, transport: str) -> None:
     spread((sums, a_pair_that_is_far, same_bits, wrong, of_rows, wrong_rows), size, transport)
 

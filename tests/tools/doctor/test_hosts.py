@@ -23,7 +23,7 @@ def words(out: str) -> str:
 def test_one_of_three_hosts_sends_slowly() -> None:
     with star("anna", "berta", "carl") as made:
         made.shape(2, *BUCKET)
-        ends = made.run([*DOCTOR, "--seconds", "6"], each=2)
+        ends = made.run([*DOCTOR, "--seconds", "3"], each=2)
     assert [end.code for end in ends.values()] == [0] * 6, ends[0].err
     said = words(ends[0].out)
     assert said.startswith("6 ranks on 3 hosts. All reach each other: inside hosts over shm and between hosts over ")
@@ -51,7 +51,7 @@ def test_a_clock_that_is_wrong(tmp_path: pathlib.Path) -> None:
     )
     late = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     with star("anna", "berta", "carl") as made:
-        ends = made.run([*DOCTOR, "--seconds", "2"], env={1: late})
+        ends = made.run([*DOCTOR, "--seconds", "1"], env={1: late})
     assert "The clock of host berta is 3.5 s behind that of host anna (within " in words(ends[0].out), ends[0]
     assert re.search(r"^clock of berta: -(3499|3500)\.\d+ ms", ends[0].out, re.M)
     assert re.search(r"^clock of carl: [+-]\d\.\d+ ms", ends[0].out, re.M), ends[0].out
@@ -78,7 +78,7 @@ def test_no_secret() -> None:
 
 def test_a_host_that_does_not_come() -> None:
     with star("anna", "berta", "carl") as made:
-        ends = made.run([*DOCTOR, "--timeout", "4"], absent=[2])
+        ends = made.run([*DOCTOR, "--timeout", "2"], absent=[2])
     assert {end.code for end in ends.values()} == {1}
     assert "2 of 3 ranks came: ranks 0-1. Rank 2 did not." in ends[0].out
     assert "rank 0 on anna" in ends[0].err and "rank 1 on berta" in ends[1].err
@@ -87,7 +87,7 @@ def test_a_host_that_does_not_come() -> None:
 
 def test_rank_0_does_not_come() -> None:
     with star("anna", "berta", "carl") as made:
-        ends = made.run([*DOCTOR, "--timeout", "3"], absent=[0])
+        ends = made.run([*DOCTOR, "--timeout", "2"], absent=[0])
     for rank, name in ((1, "berta"), (2, "carl")):
         assert ends[rank].code == 1 and f"rank {rank} on {name}" in ends[rank].err
-        assert "rank 0 of job" in ends[rank].err and "was not found within 3 s" in ends[rank].err
+        assert "rank 0 of job" in ends[rank].err and "was not found within 2 s" in ends[rank].err

@@ -13,6 +13,7 @@ import sysconfig
 import pytest
 
 import hocket
+from support.cases import more
 from support.named_hosts import DOCTOR
 
 BIN = sysconfig.get_path("scripts")
@@ -52,11 +53,11 @@ def test_it_ends_in_time() -> None:
     "command",
     [
         ["mpiexec.hydra", "-n", "3"],
-        ["prterun", "--personality", "ompi", "--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "-n", "3"],
-        pytest.param(["torchrun", "--standalone", "--no-python", "--nproc-per-node", "3"], marks=pytest.mark.more),
+        *more(["prterun", "--personality", "ompi", "--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "-n", "3"],
+              ["torchrun", "--standalone", "--no-python", "--nproc-per-node", "3"]),
     ],
     ids=["mpich", "openmpi", "torchrun"],
-)
+)  # fmt: skip
 def test_under_other_launchers(command: list[str]) -> None:
     found = shutil.which(command[0], path=BIN)
     assert found, f"{command[0]} is not installed: pip install hocket[test]"

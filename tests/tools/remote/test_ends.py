@@ -115,7 +115,7 @@ def test_the_network_goes(going: Going) -> None:
     for pid in going.find("sshd: root@notty"):  # it retries until TCP gives up: the host's own affair
         os.kill(pid, signal.SIGKILL)
     code, err = going.end()
-    assert code == 1 and f"hocket run: host b: it has been silent for {SILENT:g} s" in err and took < SILENT + 4, err
+    assert code == 1 and f"hocket run: host b: it has been silent for {SILENT:g} s" in err and took < 15, err
 
 
 def test_interrupted_and_where_the_secret_is(going: Going) -> None:

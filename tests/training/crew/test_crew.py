@@ -15,6 +15,7 @@ import pytest
 import hocket
 from hocket.training.crew.machine import Says, at_moment
 from hocket.training.crew.quorum import FIRST, LEAST, Grace
+from support.cases import more
 from support.elastic_ranks import mark, wait_for
 from support.jobs import Job
 from support.worlds import PATH
@@ -70,7 +71,7 @@ def said(ends: list[Any], *ranks: int) -> list[dict[str, Any]]:
     return [json.loads(ends[rank].out.splitlines()[-1]) for rank in ranks]
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [0, *more(2)])
 def test_who_dies_in_a_round_is_left_behind_and_the_round_is_begun_again(victim: int) -> None:
     source = BEGIN + f"""
 def each(crew, state):
@@ -90,7 +91,7 @@ crew.comm.close()
         assert row["changes"] == [[2, [victim], 0, False]] and row["lost"] == 1
 
 
-@pytest.mark.parametrize("stopped", [0, 2])
+@pytest.mark.parametrize("stopped", [0, *more(2)])
 def test_who_is_late_does_not_block_the_others_and_comes_back(stopped: int) -> None:
     """It is stopped in a round; the others do many rounds; then it takes their state, and is in the sums again."""
     source = BEGIN + f"""
@@ -274,7 +275,7 @@ def loop(crew, every=2):
 """
 
 
-@pytest.mark.parametrize("how", ["every=3", "names", "never comes"])
+@pytest.mark.parametrize("how", ["every=3", *more("names"), "never comes"])
 def test_a_newcomer_that_does_not_fit_or_does_not_come_ends_nobody_else(how: str) -> None:
     source = BEGIN + OTHERS.format() + """
 crew = Crew(comm, grace=0.5, timeout=4)
@@ -354,7 +355,7 @@ os._exit(0)
     assert "the others have gone on without this rank" in ends[2].out, ends[2]
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [0, *more(2)])
 def test_a_member_is_cut_at_each_of_its_messages(victim: int) -> None:
     """The donor of a state, or who takes it, is killed before or after its nth instruction, each n in a job of its own:
     the others go on, and hold the same bits."""

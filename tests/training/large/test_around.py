@@ -18,14 +18,16 @@ from hocket.training import SGD, Adam, ColumnParallel, Experts, Lamb, Lars, Mesh
 from hocket.training.large import told
 from hocket.training.large.told import asked, tell
 from hocket.training.norm import norm
+from support.cases import more
 from support.worlds import same
 
 Arrays = dict[str, Any]
 STEPS = 3
-MESHES: list[dict[str, int]] = [
-    {"data": 1}, {"data": 2}, {"data": 3}, {"data": 4}, {"data": 1, "tensor": 2}, {"data": 1, "tensor": 3},
-    {"data": 1, "pipe": 2}, {"data": 2, "tensor": 2}, {"data": 2, "pipe": 2}, {"pipe": 2, "tensor": 2, "data": 1},
-    {"site": 2, "data": 2}, {"data": 1, "pipe": 4},
+MESHES: list[Any] = [
+    {"data": 1}, {"data": 3}, {"data": 2, "tensor": 2}, {"data": 2, "pipe": 2}, {"pipe": 2, "tensor": 2, "data": 1},
+    {"site": 2, "data": 2},
+    *more({"data": 2}, {"data": 4}, {"data": 1, "tensor": 2}, {"data": 1, "tensor": 3}, {"data": 1, "pipe": 2},
+          {"data": 1, "pipe": 4}),
 ]  # fmt: skip
 KINDS = ("nothing", "loaded", "clamped", "masked", "swapped", "none", "none on one")
 

@@ -15,6 +15,7 @@ import hocket
 from hocket.errors import ArgumentError, MismatchError
 from hocket.training import Experts, Mesh
 from hocket.training.large.experts.routing import room
+from support.cases import more
 from support.worlds import spread
 
 Array = np.ndarray[Any, Any]
@@ -107,14 +108,14 @@ def rows_that_travel(comm: Any) -> None:
 def wrong(comm: Any) -> None:
     last = comm.rank == comm.size - 1
     own = [Linear(0)] * EACH
-    for kind, text, args, more in (
+    for kind, text, args, how in (
         (ArgumentError, "capacity=0 must be a number above 0", own, {"capacity": 0}),
         (ArgumentError, "top=3 must be 1 or 2", own, {"top": 3}),
         (MismatchError, "different number of experts: 2 on rank 0", own[: 1 + (not last)], {}),
         (ArgumentError, rf"0 experts on each rank .* \(on rank {comm.size - 1}\)", own[: 2 * (not last)], {}),
     ):
         with pytest.raises(kind, match=text):
-            Experts(comm, args, **more)  # type: ignore[arg-type]
+            Experts(comm, args, **how)  # type: ignore[arg-type]
     layer = Experts(comm, own)
     gates = np.ones((3, 1 if last else layer.count))
     with pytest.raises(ArgumentError, match=rf"gates have shape \(3, 1\), .* \(on rank {comm.size - 1}\)"):
@@ -146,7 +147,7 @@ def masked_tokens(comm: Any) -> None:
     assert all(np.isfinite(each).all() for each in (dgates, *(expert.gradient for expert in mine)))
 
 
-@pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (4, "shm")])
+@pytest.mark.parametrize(("size", "transport"), [*more((2, "threads")), (4, "shm")])
 def test_experts(size: int, transport: str) -> None:
     spread((as_one_process, rows_that_travel, masked_tokens, wrong), size, transport)
 
@@ -192,7 +193,7 @@ def tokens_in_fewer_bits(comm: Any) -> None:
     assert (results[1] != results[0]).any() and sent[1] * 2 == sent[0] == comm.size * 2 * TOKENS * WIDTH * 4
 
 
-@pytest.mark.parametrize(("size", "transport"), [pytest.param(4, "threads", marks=pytest.mark.more), (4, "shm")])
+@pytest.mark.parametrize(("size", "transport"), [*more((4, "threads")), (4, "shm")])
 def test_two_steps(size: int, transport: str) -> None:
     spread((in_two_steps, tokens_in_fewer_bits), size, transport)
 

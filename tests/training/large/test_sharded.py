@@ -14,6 +14,7 @@ from hocket.errors import ArgumentError, MismatchError
 from hocket.training import SGD, Adagrad, Adam, Lamb, Lars, Mesh, Sharded
 from hocket.training.norm import norm
 from support import old_states
+from support.cases import more
 from support.quadratic import gradient, start
 from support.worlds import same, spread
 
@@ -297,9 +298,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("size", "transport"), [(1, "threads"), (2, "shm"), (3, "tcp"), pytest.param(4, "shm", marks=pytest.mark.more)]
-)
+@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (3, "tcp"), *more((2, "shm"), (4, "shm"))])
 def test_laws(size: int, transport: str) -> None:
     spread(PROGRAMS, size, transport)
 

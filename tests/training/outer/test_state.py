@@ -14,6 +14,7 @@ import hocket
 from hocket.errors import ArgumentError
 from hocket.training import DiLoCo, LocalSGD, Momentum, NoLoCo, Outer, PostLocalSGD, SparseLoCo, StreamingDiLoCo
 from support import old_states
+from support.cases import more
 from support.quadratic import F, flat, inner, start
 from support.worlds import same, spread
 
@@ -70,7 +71,7 @@ def put_back(theta: dict[str, Any], kept: dict[str, Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:outer momentum")
-@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "threads")])
+@pytest.mark.parametrize(("size", "transport"), [*more((2, "shm")), (3, "threads")])
 def test_a_training_goes_on(size: int, transport: str) -> None:
     spread(goes_on_with_the_same_bits, size, transport)
 

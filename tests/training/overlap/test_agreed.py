@@ -1,10 +1,7 @@
-"""The policy of programs that declare nothing: tensors meet by name, whatever ranks have in a step."""
+"""The policy of programs that declare nothing: tensors meet by name (test_orders.py), whatever ranks have in a step."""
 
 from __future__ import annotations
 
-import json
-import random
-import threading
 import time
 from typing import Any
 
@@ -16,36 +13,7 @@ from hocket.errors import ArgumentError, MismatchError, PeerLostError, TimeoutEr
 from hocket.training import Scheduler
 from support import jobs
 from support.gradients import averages, gradients, raised
-from support.worlds import path_to, same, spread
-
-
-def all_ready(s: Scheduler, grads: dict[str, Any], names: list[str]) -> None:
-    for name in names:
-        s.ready(name, grads[name])
-
-
-def any_order(comm: Communicator) -> None:
-    s, mine = Scheduler(comm, order="agreed", fuse=4096), random.Random(comm.rank)
-    for step in range(6):
-        grads = gradients(comm, step)
-        names = mine.sample(list(grads), len(grads))
-        threads = [threading.Thread(target=all_ready, args=(s, grads, names[i::2])) for i in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert s.step() == []
-        wanted = averages(comm, step)
-        for name in mine.sample(names, len(names)):
-            assert s.wait(name) is grads[name]
-            same(grads[name], wanted[name], f"step {step}, {name}")
-    assert all(row.bytes == grads[row.name].nbytes and row.sent >= 0 for row in s.report())
-    s.close()
-
-
-@pytest.mark.parametrize(("size", "transport"), [(1, "threads"), (2, "shm"), (4, "tcp")])
-def test_tensors_meet_by_name(size: int, transport: str) -> None:
-    spread(any_order, size, transport)
+from support.worlds import same, spread
 
 
 def others(comm: Communicator) -> None:
@@ -153,38 +121,6 @@ def wrong_calls(comm: Communicator) -> None:
 @pytest.mark.parametrize("program", [ahead, fewer_bits, wrong_calls], ids=lambda p: p.__name__)
 def test_steps_codecs_and_bad_input(program: Any) -> None:
     spread(program, 2, "threads")
-
-
-KILLED = """
-import json, os, signal, time
-import numpy as np
-import hocket
-from hocket.training import Scheduler
-comm = hocket.init()
-s = Scheduler(comm, order="agreed")
-try:
-    for step in range(1000):
-        for name in "abc"[comm.rank:] + "abc"[:comm.rank]:
-            s.ready(name, np.ones(1000, np.float32))
-        if step == 20 and comm.rank == 1:
-            print(json.dumps({"at": time.monotonic()}), flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-        s.step()
-        for name in "abc":
-            s.wait(name)
-except hocket.PeerLostError as error:
-    print(json.dumps({"at": time.monotonic(), "ranks": error.ranks, "text": str(error)}), flush=True)
-"""
-
-
-def test_a_lost_rank_is_named_by_all() -> None:
-    with jobs.Job(3, KILLED, env={"PYTHONPATH": path_to(__file__)}) as job:
-        ends = job.wait(60)
-    told = [json.loads(end.out) for end in ends]
-    for rank in (0, 2):
-        assert ends[rank].code == 0 and told[rank]["ranks"] == [1], ends
-        assert told[rank]["text"][:3] in ("a: ", "b: ", "c: "), told
-        assert told[rank]["at"] - told[1]["at"] < 3.0
 
 
 def test_a_program_that_closes_nothing_ends() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.jobs import Job
-from support.serving import NEW, ROLES, SECRET, Cluster
+from support.serving import ROLES, SECRET, Cluster
 
 
 def exactly(said: list[Any], others: int = 0) -> None:
@@ -21,23 +21,6 @@ def exactly(said: list[Any], others: int = 0) -> None:
         assert lost == 0
         assert done + others <= min(w) and max(w) <= done + others + 1, (done, others, w)
         assert w[0] == w[15], "a slice"
-
-
-def test_a_worker_that_is_killed() -> None:
-    with Cluster(1, 3, copies=0) as cluster:
-        cluster.until_pushed(range(1, 4), 5)
-        uid = cluster.uid(1)
-        cluster.job.signal(1, signal.SIGKILL)
-        cluster.until_pushed(range(2, 4), 20)
-        exactly(cluster.end(range(2, 4)), int(cluster.read(f"pushed-{uid}")))
-
-
-def test_a_server_that_is_killed() -> None:
-    with Cluster(2, 2, copies=1) as cluster:
-        cluster.until_pushed(range(2, 4), 10)
-        cluster.job.signal(0, signal.SIGKILL)
-        cluster.until_pushed(range(2, 4), 20)
-        exactly(cluster.end(range(2, 4)))
 
 
 def test_without_copies_a_loss_goes_back_to_the_snapshot() -> None:
@@ -54,21 +37,6 @@ def test_without_copies_a_loss_goes_back_to_the_snapshot() -> None:
         assert min(w) > done - before, "nothing of what was pushed before the loss is there"
         assert max(w) == done, "shard 1 has lost nothing"
         assert lost >= done - min(w), "what shard 0 has lost is counted"
-
-
-@pytest.mark.more  # 30 s; test_linearizable kills two servers, too
-def test_a_new_copy_is_filled_while_pushes_go_on() -> None:
-    """Both servers die, one after the other, and a new one comes for each."""
-    with Cluster(2, 2, copies=1) as cluster:
-        cluster.until_pushed(range(2, 4), 5)
-        for victim in range(2):
-            cluster.add(NEW.format(serves=f"serves-{victim}", whole=f"whole-{victim}"), victim)
-            cluster.read(f"serves-{victim}")
-            cluster.until_pushed(range(2, 4), 5)
-            cluster.job.signal(victim, signal.SIGKILL)
-            cluster.read(f"whole-{victim}")
-            cluster.until_pushed(range(2, 4), 20)
-        exactly(cluster.end(range(2, 4)))
 
 
 def test_links_that_end_while_all_live() -> None:

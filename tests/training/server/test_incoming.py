@@ -14,6 +14,7 @@ from hocket.training import Client, Range, Rows, serve
 from hocket.training.server.optimizers import Array
 from hocket.training.server.wire.frames import HEADER, PUSH, SHORT, WORDS, framed
 from hocket.training.server.worker import ways
+from support.cases import more
 from support.worlds import same, spread
 
 LONG = 100_000
@@ -50,7 +51,7 @@ def goes_on(comm: Communicator) -> None:
             stops.abort(ValueError("a test is over"))
 
 
-@pytest.mark.parametrize("transport", ["threads", "shm", "tcp"])
+@pytest.mark.parametrize("transport", ["tcp", *more("threads", "shm")])
 def test_who_stops_stops_nobody_else(transport: str) -> None:
     spread(goes_on, 3, transport)
 
@@ -97,7 +98,7 @@ def keeps_what_is_put(comm: Communicator) -> None:
         same(client.pull("kept"), second, "each slice its own")
 
 
-@pytest.mark.parametrize("transport", ["threads", "shm"])
+@pytest.mark.parametrize("transport", ["threads", *more("shm")])
 def test_what_is_put_is_kept(transport: str) -> None:
     spread(keeps_what_is_put, 2, transport)
 

@@ -8,6 +8,7 @@ import pytest
 
 from hocket.training.server.member import Member
 from hocket.training.server.views import Says, decide, refused
+from support.cases import more
 from support.serving import Cluster
 
 TOLD = """
@@ -25,14 +26,14 @@ CASES = {
     "tables": ("Client(comm, {'w': Range(5)})", "MismatchError", "tables differ"),
     "words": ("comm.share([1, 2])", "", ""),
     "another call": ("comm.allreduce(np.ones(3))", "MismatchError", "allreduce"),
-    "late": ("time.sleep(3.2), Client(comm, TABLES)", "PeerLostError", "has excluded it"),
+    "late": ("time.sleep(1.5), Client(comm, TABLES)", "PeerLostError", "has excluded it"),
 }
 
 
-@pytest.mark.parametrize("cases", [["tables", "words", "late"], pytest.param(["another call"], marks=pytest.mark.more)])
+@pytest.mark.parametrize("cases", [["tables", "words", "late"], *more(["another call"])])
 def test_a_newcomer_that_is_not_as_the_others_is_left_out_alone(cases: list[str]) -> None:
     """With a word of its own, another call, or none: pushes go on, and who comes after it is let in."""
-    with Cluster(1, 1, copies=0, wait=2.0) as cluster:
+    with Cluster(1, 1, copies=0, wait=0.8) as cluster:
         cluster.until_pushed(range(1, 2), 5)
         for case in cases:
             act = CASES[case][0]

@@ -13,6 +13,7 @@ import torch
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.training import SGD, Client, Range, Rows, Server, serve
+from support.cases import more
 from support.jobs import Job
 from support.worlds import same, spread
 
@@ -46,7 +47,7 @@ def adds_and_reads(comm: Communicator) -> None:
         assert np.allclose(rows, began - 3 * workers * np.array([[1.0], [0], [0.5]])), rows
 
 
-@pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (5, "threads"), (3, "shm"), (3, "tcp")])
+@pytest.mark.parametrize(("size", "transport"), [(2, "threads"), (5, "threads"), (3, "tcp"), *more((3, "shm"))])
 def test_pushes_are_added_up(size: int, transport: str) -> None:
     spread(adds_and_reads, size, transport)
 
@@ -117,6 +118,7 @@ def changes_nothing(comm: Communicator) -> None:
                 ("e", np.ones((89, 1)), keys, r"shape \(90, 1\)"),
                 ("free", np.ones((1, 1)), [-5], "key -5 is unknown: keys are 0 to 9223372036854775807"),
                 ("e", np.ones((2, 1)), None, "must be whole numbers"),
+                ("v", w, None, "'v' is not a table"),
             ]
             if codec:
                 wrong += [("d", np.ones(2), None, "float32")]
@@ -124,6 +126,8 @@ def changes_nothing(comm: Communicator) -> None:
                 for how in (client.push, client.push_pull):
                     with pytest.raises(hocket.ArgumentError, match=words):
                         how(name, values, rows_of)
+            with pytest.raises(hocket.ArgumentError, match="key 90 is unknown"):
+                client.pull("e", rows=[1, 90])
             same(client.pull("w"), before, "w")
             same(client.pull("e", rows=keys), rows, "e")
             for _ in range(50):
@@ -150,33 +154,6 @@ def of_torch(comm: Communicator) -> None:
 def test_tensors_are_pushed() -> None:
     """Tensors that require grad, and dtypes that NumPy has not, too."""
     spread(of_torch, 1, "threads")
-
-
-def refuses(comm: Communicator) -> None:
-    """To the sender alone: nothing changes, and everybody goes on."""
-    if comm.rank == 0:
-        assert serve(comm, tables(), on=[0], clock="async").wait(60)
-        return
-    with Client(comm, tables()) as client:
-        if comm.rank == 1:
-            bad = ONES.copy()
-            bad[2, 3] = np.nan
-            with pytest.raises(hocket.ArgumentError, match="not finite"):
-                client.push("w", bad)
-            with pytest.raises(hocket.ArgumentError, match="key 1000 is unknown"):
-                client.pull("e", rows=[1, 1000])
-            with pytest.raises(hocket.ArgumentError, match="key -1 is unknown"):
-                client.push("e", np.ones((1, 3)), rows=[-1])
-            with pytest.raises(hocket.ArgumentError, match=r"shape \(5, 7\), got \(5,\)"):
-                client.push("w", np.ones(5))
-            with pytest.raises(hocket.ArgumentError, match="'v' is not a table"):
-                client.pull("v")
-        client.push("e", np.ones((1, 3)), rows=[7])
-        assert np.isfinite(client.pull("w")).all()
-
-
-def test_what_is_refused() -> None:
-    spread(refuses, 3, "threads")
 
 
 def closes_too_early(comm: Communicator) -> None:
