@@ -47,6 +47,11 @@ class Session(ABC):
         return None
 
     @property
+    def round_trip(self) -> float:
+        """Seconds from this rank's host to rank 0's and back; 0: not known, or no network is between."""
+        return 0.0
+
+    @property
     def gone(self) -> Gone:
         """The ranks that were lost and that have left, since the ranks met."""
         return self._member.gone
@@ -179,6 +184,10 @@ class LinkSession(Session):
     @property
     def local_address(self) -> str | None:
         return self.home or self._link.local_address
+
+    @property
+    def round_trip(self) -> float:
+        return self._link.round_trip
 
     def send(self, message: say.Message) -> None:
         self._link.send(say.pack(message))

@@ -23,13 +23,15 @@ Chunks = tuple[Sequence[int], Callable[[int], Location], Callable[[int], Locatio
 offsets in elements."""
 
 
-ON_GPU = 1 << 16
-"""In the code of a message's dtype: it goes from GPU to GPU."""
+ON_GPU, IS_PACKED = 1 << 16, 1 << 17
+"""In the code of a message's dtype: it goes from GPU to GPU; it is packed by codec="lossless"."""
 
 
 def in_words(code: int, nbytes: int) -> str:
     """A message, by the code of its dtype and its length."""
-    dtype = DTYPES[code & ~ON_GPU].name
+    dtype = DTYPES[code & ~(ON_GPU | IS_PACKED)].name
+    if code & IS_PACKED:
+        return f"{dtype} that codec='lossless' has packed (a recv says codec='lossless', too)"
     return f"{dtype} on a GPU" if code & ON_GPU else f"{nbytes} bytes of {dtype}"
 
 

@@ -25,7 +25,7 @@ BY_NAME: dict[str, DType | Codec] = {
 
 COLLECTIVES = takers("codec")
 AUTO = "auto"
-"""float32, or the codec that pays (measuring/worth.py)."""
+"""The elements as they are, or the codec that pays (measuring/worth.py)."""
 LOSSLESS = "lossless"
 """The same bits in fewer bytes: elements stay what they are, and their messages are packed."""
 OPS = ("", "sum", "avg")
@@ -53,8 +53,9 @@ def check(call: Call, codec: str | Codec, op: str) -> None:
     """Raise ArgumentError if such a call has no codec."""
     if call.collective not in COLLECTIVES:
         raise ArgumentError(f"{call.collective} takes no codec; {', '.join(COLLECTIVES)} do")
-    if call.model.dtype.name != "float32":
-        raise ArgumentError(f"codec={str(codec)!r} takes float32, got {call.model.dtype.name}")
+    takes = tuple(PACKED) if codec == AUTO else ("float32",)
+    if call.model.dtype.name not in takes:
+        raise ArgumentError(f"codec={str(codec)!r} takes {', '.join(takes)}, got {call.model.dtype.name}")
     if op not in OPS:
         raise ArgumentError(f"codec={str(codec)!r} goes with the ops sum and avg, not with {op!r}")
     if codec == AUTO and call.private:

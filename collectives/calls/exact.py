@@ -44,6 +44,8 @@ def of(call: Call, how: Resolved, ask: Ask, size: int) -> Call:
     name = call.model.dtype.name
     if ask.codec is not None:
         raise ArgumentError(f"order='exact' and codec={str(ask.codec)!r} exclude each other; omit one of the two")
+    if ask.residual is not None or ask.owner_residual is not None:
+        raise ArgumentError("order='exact' loses nothing that a residual could keep: omit residual=, owner_residual=")
     if how.function is not None or how.expression is not None or how.user is not None:
         raise ArgumentError("order='exact' takes sum, avg, premul_sum, min and max; for a function use order='rank'")
     if call.model.dtype.kind not in ("float", "complex"):
@@ -134,7 +136,9 @@ def usual(call: Call) -> int:
 
 def added_rows(x: Buffer) -> Exact:
     """x's rows of axis 0 are addends, each of x.shape[1:]."""
-    if not x.shape or not x.shape[0]:
+    if not x.shape:
+        raise ArgumentError("axis=0 adds rows, and x is a scalar (shape ()); pass x.reshape(1)")
+    if not x.shape[0]:
         raise ArgumentError(
             f"axis=0 adds rows, and x has none (shape {x.shape}): each rank needs one; for a sum pass one of -0.0, "
             "which adds nothing"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
 from hocket.collectives.arrays.buffers import Buffer, describe
 from hocket.collectives.calls.ask import Ask, checked
+from hocket.collectives.calls.call import IS_PACKED
 from hocket.collectives.calls.encodings import LOSSLESS
 from hocket.errors import ArgumentError, TimeoutError
 from hocket.kernels.codecs import PACKED, Codec
@@ -31,17 +32,26 @@ def _of(x: Buffer, codec: object) -> tuple[Codec, Any]:
     return PACKED[x.dtype.name], array
 
 
-def packed(x: Any, codec: object) -> Any:
-    """The bytes of x, packed."""
-    form, array = _of(describe(x), codec)
-    return pack_array(array, form)
+class Packed(NamedTuple):
+    """An array that is packed, as `Messenger.send` takes it."""
+
+    wire: Any
+    code: int
+    """The dtype's, with IS_PACKED."""
+
+
+def packed(x: Any, codec: object) -> Packed:
+    """x, packed."""
+    buffer = describe(x)
+    form, array = _of(buffer, codec)
+    return Packed(pack_array(array, form), buffer.dtype.code | IS_PACKED)
 
 
 def received(
     messenger: Any, out: Any, source: int | None, tag: int | None, codec: object, async_op: bool,
     timeout: float | None, transport: str | None,
 ) -> Any:  # fmt: skip
-    """Receive what `packed` was sent, into `out`."""
+    """Receive what was `packed`, into `out`."""
     buffer = describe(out, "out")
     form, array = _of(buffer, codec)
     if async_op or transport is not None:
@@ -52,11 +62,13 @@ def received(
         raise TimeoutError(f"no message with tag={tag} came within {limit:g} s")
     if message.source < 0:  # PROC_NULL sends nothing
         return out
-    if message.dtype != "uint8":
-        sent = f"rank {message.source} sent {message.dtype} without codec='lossless'"
-        raise ArgumentError(f"{sent}: omit codec= here, or say it there, too")
+    if message.codec != LOSSLESS:
+        came = f"rank {message.source} sent {message.dtype} without codec='lossless'"
+        raise ArgumentError(f"{came}: omit codec= here, or say it there, too")
+    if message.dtype != buffer.dtype.name:
+        raise ArgumentError(f"rank {message.source} sent {message.dtype}, and out has dtype {buffer.dtype.name}")
     wire = numpy.empty(message.nbytes, numpy.uint8)
-    messenger.recv(wire, message.source, message.tag, False, timeout, None)
+    messenger.recv(wire, message.source, message.tag, False, timeout, None, buffer.dtype.code | IS_PACKED)
     unpack_array(array, wire, form)
     buffer.restore()
     return out

@@ -46,4 +46,4 @@ def choose(
             best = min(seconds, key=seconds.__getitem__)
             best = usual if seconds.get(usual, math.inf) <= seconds[best] * SAME else best
             return Choice(best, why.format(layout.text), seconds[best])
-    return Choice(usual, "the built-in table")
+    return Choice(usual, "the built-in table" + ", for long links" * layout.long)

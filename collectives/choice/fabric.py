@@ -10,6 +10,9 @@ from hocket.algorithms.hierarchical import STAGES, hierarchical
 from hocket.algorithms.language.registry import Algorithm, get, names
 from hocket.collectives.delegates.meeting import library
 
+LONG = "long "
+"""Before the name of the transport across, where a round trip takes milliseconds: other times, and other choices."""
+
 
 class Fabric(NamedTuple):
     """The number of ranks on each host, and the transports inside and across ("" where there is none)."""
@@ -39,6 +42,15 @@ class Fabric(NamedTuple):
     @property
     def size(self) -> int:
         return sum(self.groups)
+
+    @property
+    def long(self) -> bool:
+        return self.across.startswith(LONG)
+
+    @property
+    def short(self) -> Fabric:
+        """The same, without a word about the length of its links."""
+        return self._replace(across=self.across.removeprefix(LONG))
 
 
 @lru_cache(maxsize=1024)

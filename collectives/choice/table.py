@@ -1,7 +1,8 @@
 """Which algorithm where nothing has been measured: decision tables, as data.  The first row that fits wins.
 
-"a host" rows hold where all ranks share one, "hosts" rows elsewhere.  Rows of a transport inside the host come before
-those: "cuda" for arrays on GPUs that map each other's memory, "cuda kernels" where kernels of all ranks meet.
+"a host" rows hold where all ranks share one, "hosts" rows elsewhere.  Rows of a transport inside the host, or across,
+come before those: "cuda" for arrays on GPUs that map each other's memory, "cuda kernels" where kernels of all ranks
+meet, "long tcp" where a round trip takes milliseconds.
 `HOCKET_TUNING=off hocket tune --check` shows how far the table is from the best.  Where the op does not commute, rows
 whose algorithm does not keep rank order are passed over, so every table ends in one that keeps it.
 """
@@ -71,6 +72,17 @@ ROWS: dict[tuple[str, str], tuple[UpTo, ...]] = {
         UpTo(16, ANY, "direct"),
         UpTo(ANY, ANY, "double_binary_tree"),
     ),
+    # On long links a step costs more than bytes do, and two ranks need one: `one_shot` moves as many bytes each way as
+    # `direct` does.  With more ranks it moves p / 2 times as many.  What stands here adds in the same order as the rows
+    # of "hosts" for such sizes, or adds nothing: bits must not depend on a measured round trip.
+    ("allreduce", "long tcp"): (
+        UpTo(2, 256 << 20, "one_shot"),
+        UpTo(4, 64 * KB, "one_shot"),
+        UpTo(8, 16 * KB, "one_shot"),
+    ),
+    ("allgather", "long tcp"): (UpTo(16, ANY, "direct"),),
+    ("alltoall", "long tcp"): (UpTo(16, ANY, "direct"),),
+    ("broadcast", "long tcp"): (UpTo(8, 256 * KB, "direct"),),
     ("reduce_scatter", "a host"): (
         UpTo(16, ANY, "direct"),
         UpTo(ANY, 512 * KB, "recursive_halving"),
@@ -135,7 +147,6 @@ def usual(collective: str, nbytes: int, layout: Fabric, able: Container[str]) ->
         return "hierarchical"
     one = len(layout.groups) == 1
     rows = ROWS[collective, "a host" if one else "hosts"]
-    if one:
-        rows = ROWS.get((collective, layout.inside), ()) + rows
+    rows = ROWS.get((collective, layout.inside if one else layout.across), ()) + rows
     measure = nbytes // layout.size if collective == "alltoall" else nbytes
     return next(row.name for row in rows if layout.size <= row.ranks and measure <= row.nbytes and row.name in able)

@@ -51,8 +51,8 @@ class Equality:
 
         "run": on all ranks, and in each run of the same program on the same ranks.  "rank order": the same, and
         operands are combined in the order of ranks; brackets depend on the algorithm and the length.  "exact":
-        wherever the addends are the same, whoever has them.  `call`: a collective; `dtype`: of NumPy or torch, or its
-        name.  Nothing is sent.
+        wherever the addends are the same, whoever has them.  `call`: a collective, or its
+        v-variant; `dtype`: of NumPy or torch, or its name.  Nothing is sent.
 
         >>> import hocket
         >>> comm = hocket.local_world(1).comms[0]
@@ -61,7 +61,8 @@ class Equality:
         >>> comm.reproducible("allreduce", "int32"), comm.reproducible("allgather", "float32")
         ('exact', 'exact')
         """
-        if call not in CONTRACTS:
+        collective = call.removesuffix("v") if isinstance(call, str) else ""
+        if collective not in CONTRACTS or call != collective and not CONTRACTS[collective].blocks:
             raise ArgumentError(f"call={call!r} is not a collective; {choices(call, CONTRACTS)}")
         if order not in ORDERS:
             raise ArgumentError(f"order={order!r} is unknown; {choices(order, ORDERS)}")
@@ -71,7 +72,7 @@ class Equality:
             text = str(dtype)
             row = from_torch_name(text) if text.startswith("torch.") else from_numpy(numpy.dtype(dtype))
         name = "avg" if op == "avg" else "premul_sum" if op == "premul_sum" else ops.by_name(op).name
-        return promised(call, row, name, order)
+        return promised(collective, row, name, order)
 
 
 def differing(comm: Communicator, tree: Any, timeout: float | None = None) -> dict[str, Groups]:

@@ -17,8 +17,9 @@ from hocket.collectives.arrays.buffers import Buffer, describe, overlap
 from hocket.collectives.base.callsite import caller_site
 from hocket.collectives.base.groups import open_group, outside_group
 from hocket.collectives.calls.ask import Ask, checked
-from hocket.collectives.calls.call import ON_GPU, Call
+from hocket.collectives.calls.call import IS_PACKED, ON_GPU, Call
 from hocket.collectives.calls.functions import refuse_inside
+from hocket.collectives.calls.packed_messages import Packed
 from hocket.collectives.calls.shapes import writable
 from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.collectives.communicator.runner import Runner
@@ -63,11 +64,13 @@ class Message:
     dtype: str
     """The dtype of the sender's array: "float32"."""
     nbytes: int
+    codec: str | None = None
+    """ "lossless": it is packed, and its recv says so, too."""
 
     @property
     def count(self) -> int:
-        """Elements of its dtype."""
-        return self.nbytes // by_name(self.dtype).itemsize
+        """Elements of its dtype; -1: it is packed, and does not say how many there are."""
+        return -1 if self.codec else self.nbytes // by_name(self.dtype).itemsize
 
 
 class Messenger:
@@ -82,17 +85,18 @@ class Messenger:
         self, x: Any, dest: int, tag: int, async_op: bool, timeout: float | None, transport: str | None
     ) -> Any:  # fmt: skip
         """`send` of the communicator, whatever the arguments are."""
+        x, code = x if isinstance(x, Packed) else (x, None)
         ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
         to = self.end(dest, "dest")
-        return self.exchange(x, to, None, None, user_tag(whole(tag, "tag")), ask)
+        return self.exchange(x, to, None, None, user_tag(whole(tag, "tag")), ask, code)
 
     def recv(
         self, out: Any, source: int | None, tag: int | None, async_op: bool, timeout: float | None,
-        transport: str | None,
+        transport: str | None, code: int | None = None,
     ) -> Any:  # fmt: skip
-        """`recv`, likewise."""
+        """`recv`, likewise; `code`: of the message's dtype, None: out's."""
         ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
-        return self.exchange(None, None, out, *self.wanted(source, tag), ask)
+        return self.exchange(None, None, out, *self.wanted(source, tag), ask, code)
 
     def sendrecv(
         self, x: Any, dest: int, out: Any, source: int, tag: int, async_op: bool, timeout: float | None,
@@ -114,7 +118,7 @@ class Messenger:
         return PROC_NULL if null else self.members.checked(rank, what)
 
     def exchange(
-        self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, ask: Ask
+        self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, ask: Ask, code: int | None = None
     ) -> Any:
         self.reporter.refuse_broken()
         refuse_inside()
@@ -135,7 +139,7 @@ class Messenger:
         queue.check_thread()
         model = src or dst or describe(out if dest is None else x)
         timeout = self.members.limit(ask.timeout)
-        label = _label(model, tag)
+        label = _label(model, tag) if code is None else code << 32 | tag
         if rooms[0] is not None or rooms[1] is not None:
             label |= ON_GPU << 32
             if rooms[0] is not None and dest is not None:
@@ -149,7 +153,7 @@ class Messenger:
             plan = queue.counted(self._plan(dest, source, src, dst, model, weighs, any(rooms)))
             self.planner.connect(queue, plan, timeout, label)
             queue.keep(key, plan)
-        if PROC_NULL not in (dest, source):
+        if PROC_NULL not in (dest, source) and code is None:
             self._shorten(x, dest, out, source, plan, model, ask)
         later = ask.async_op or open_group() is not None
         return self._carry_out(queue, plan, Call("message", src, dst, 0, result=out), ask, label, later)
@@ -250,7 +254,8 @@ class Messenger:
             raise ArgumentError(
                 "probe: the message goes from GPU to GPU, and only its recv learns how long it is: agree on that before"
             )
-        return Message(place, label & TAGS, by_code(code).name, nbytes)
+        codec = "lossless" if code & IS_PACKED else None
+        return Message(place, label & TAGS, by_code(code & ~IS_PACKED).name, nbytes, codec)
 
     def _ack(self, sender: int, number: int) -> None:
         """Tell the sender that its room has been read."""

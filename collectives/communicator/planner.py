@@ -82,8 +82,7 @@ class Planner:
             algorithm = proven(algorithm, self.size, call.root)
         if call.residuals and not keeps_residuals(algorithm, self.size):
             raise ArgumentError(_keeps_none(call, algorithm, self.size))
-        lossy = call.codec and call.codec != encodings.LOSSLESS
-        if lossy and algorithm.far is not None and isinstance(call.encoded, DType):
+        if _loses(call) and algorithm.far is not None and isinstance(call.encoded, DType):
             call = dataclasses.replace(call, encoded=HALVES[call.encoded.name])
         if call.exact is not None:
             call, how = exact.encoded(call, how, algorithm, self.size)
@@ -192,7 +191,8 @@ class Planner:
             setting = wanted or asked(self.world.config.algorithm, collective)
             if setting is None and self.members.only is not None and self.members.only[0] == collective:
                 setting = self.members.only[1]
-            if setting in LIBRARIES and not (wanted and self.size > 1) and self._stays_ours(call, how):
+            named = wanted and (self.size > 1 or call.exact is not None)  # what is refused on two is on one
+            if setting in LIBRARIES and not named and self._stays_ours(call, how):
                 setting = None
             name = setting or self._usual(queue, call, how, commutative)
             chosen = self._named(queue, call, how, name)
@@ -218,7 +218,8 @@ class Planner:
         nbytes = call.on_wire(call.count)
         libraries = offered(self.world.mpi, self.world.mpi_everywhere, call, how) if not call.codec else ()
         what = call.contract.collective
-        name = choose(self.members.tuning, what, nbytes, queue.layout, commutative, libraries).name
+        layout = queue.layout.short if _loses(call) else queue.layout  # its bits depend on the algorithm
+        name = choose(self.members.tuning, what, nbytes, layout, commutative, libraries).name
         return "direct" if self._drops_residuals(call, self._named(queue, call, how, name)) else name
 
     def _named(self, queue: Queue, call: Call, how: Resolved, name: str) -> Algorithm:
@@ -229,7 +230,10 @@ class Planner:
                 "torch.distributed or cupy.cuda.nccl"
             )
         if name not in LIBRARIES:
-            return hierarchical(collective, queue.groups) if name == "hierarchical" else registry.get(collective, name)
+            if name != "hierarchical":
+                return registry.get(collective, name)
+            once = queue.layout.long and len(queue.groups) == 2 and collective == "allreduce" and not _loses(call)
+            return hierarchical(collective, queue.groups, outer="one_shot" if once else "ring")
         why = refusal(self.world.mpi, call, how)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
@@ -278,6 +282,10 @@ class Planner:
             self.reporter.fail(engine, CODES["raised"], waits_for, timeout)
         engine.ready()
 
+
+def _loses(call: Call) -> bool:
+    """Has it a codec that rounds?"""
+    return bool(call.codec) and call.codec != encodings.LOSSLESS
 
 
 def _applied(factor: float | None, taken: DType | None = None, made: DType | None = None) -> Apply | None:

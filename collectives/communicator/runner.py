@@ -79,7 +79,7 @@ class Runner:
         if codec == encodings.AUTO:
             residuals.refuse(ask)
             encodings.check(call, encodings.AUTO, how.name)
-            codec = self.worth.codec(ask, call.on_wire(call.count))
+            codec = self.worth.codec(ask, call.on_wire(call.count), call.model)
             lasting = lasting and open_group() is None  # where nothing is measured: it may be float32 for that alone
         if codec == encodings.LOSSLESS:
             call = encodings.packed(encodings.widened(call, how.name, self.size), ask)

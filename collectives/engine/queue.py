@@ -19,7 +19,7 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
-from hocket.collectives.choice.fabric import Fabric
+from hocket.collectives.choice.fabric import LONG, Fabric
 from hocket.collectives.choice.tuning import Reads
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Counts, Plan
@@ -50,6 +50,9 @@ WAYS = {
 """By a contract's traffic, the ways of its messages that may be the fastest."""
 WEIGHED_FROM = {"moved": 0, "reduced": 16 << 20, "one way": 1 << 20}
 """Bytes from which on they are tried, at the least: below, slots are (docs/performance.md)."""
+LONG_CHUNK = 16 << 20
+"""Bytes of a pipelined chunk between hosts with long links: each chunk waits once for the latency, which is 50 ms on
+docs/long-links.md's, while 1 Gbit/s carries 6 MB."""
 LONG_SEGMENT = 1 << 20
 """Bytes of a chunk of what is reduced then: ranks wait for each other seldom, and one system call reads it."""
 Weighs = tuple[()] | tuple[tuple[str, ...], int, str]
@@ -101,6 +104,8 @@ class Routes(NamedTuple):
     """The members that reach each other inside a host."""
     between: tuple[str, str]
     """The transports inside and across, "" where there is none."""
+    long: bool = False
+    """Does a round trip between two hosts take milliseconds?"""
 
 
 class Queue:
@@ -119,7 +124,7 @@ class Queue:
         self, name: str, index: int, routes: Routes, cores: Cores, *, priority: int = 0, concurrent: bool = False,
         segment: int = 0,
     ) -> None:  # fmt: skip
-        transports, channels, traits, self.groups, between = routes
+        transports, channels, traits, self.groups, between, long = routes
         self.name, self.transports, self.channels, self._crowded = name, transports, channels, cores.crowded
         self._traits = [traits[name] for name in transports if name is not None]
         spins = SPIN_SHARED if cores.crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
@@ -130,9 +135,11 @@ class Queue:
         self.engine.thread = max((getattr(each, "thread", 0) for each in channels.values()), default=0)
         inside, across = between
         chunk = traits.get(across, Traits()).between_hosts if across else traits.get(inside, Traits()).segment
+        if across and long:
+            across, chunk = LONG + across, LONG_CHUNK
         self.segment = segment or chunk
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""
-        self.layout = Fabric(tuple(map(len, self.groups)), *between, self.segment)
+        self.layout = Fabric(tuple(map(len, self.groups)), inside, across, self.segment)
         """Algorithms are chosen by this."""
         self.counts: dict[tuple[str, str, str], Counts] = {}
         """By collective, algorithm and transports."""

@@ -119,6 +119,7 @@ class World:
             "tuning": tuning, "mpi": mpi.level if mpi else "", "gpu": may_have_gpu(config.gpu),
             "names": list(self.names), "encrypt": config.encrypt, "certified": config.encrypt and bool(config.tls_cert),
             "job": elastic.name() if elastic else secrets.token_hex(6), "seat": elastic.seat() if elastic else None,
+            "round_trip": session.round_trip,
         }  # fmt: skip
         met = session.exchange(mine, config.timeout)
         self.recorder = _recorder(config, rank, size, met[0]["job"])
@@ -136,6 +137,8 @@ class World:
         self.mpi_everywhere = all(each["mpi"] == "multiple" for each in met)
         """May any thread of any rank call it?"""
         self.cores = cores_of(met, rank)
+        self.round_trips = [float(each.get("round_trip", 0.0)) for each in met]
+        """Seconds from each rank to rank 0 and back: all know the same."""
         self.tuning = Tuning.read(met[0]["tuning"]) if met[0]["tuning"] else Tuning()
         """Rank 0's, on all ranks: a rank that chose by another tuning might run another algorithm."""
         try:

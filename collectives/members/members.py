@@ -15,6 +15,7 @@ from hocket.collectives.engine.queue import Queue, Routes
 from hocket.collectives.job.world import World
 from hocket.errors import ArgumentError
 from hocket.transports.base import Traits
+from hocket.transports.tcp.long.congestion import LONG
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -108,7 +109,8 @@ class Members:
                 each.priority = self.priority
         near = forced is None or self.world.traits.get(forced, Traits()).local  # no traits: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
-        routes = Routes(transports, channels, self.world.traits, groups, self._between(groups, forced))
+        between = self._between(groups, forced)
+        routes = Routes(transports, channels, self.world.traits, groups, between, self._long)
         queue = make(name, self.rank, routes, self.world.cores, priority=self.priority, concurrent=kind == "messages")
         queue.engine.owner, queue.recorder = owner, self.world.recorder
         if queue.recorder is not None:
@@ -124,6 +126,12 @@ class Members:
 
         inside = next((transport(*group[:2]) for group in groups if len(group) > 1), "")
         return inside, transport(groups[0][0], groups[1][0]) if len(groups) > 1 else ""
+
+    @property
+    def _long(self) -> bool:
+        """Is some member's host far from another's?  Known where one is nearer to rank 0's; the same on all members."""
+        there = [self.world.round_trips[r] for r in self.world_ranks]
+        return max(there) - min(there) >= LONG
 
     def offer(self) -> list[dict[str, Any]]:
         """The offers that the other members need, for the queues made at birth."""

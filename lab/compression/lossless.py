@@ -1,6 +1,7 @@
 """The bytes and the speed of codec="lossless" on real gradients and weights, beside zstd and lz4.
 
     python -m hocket.lab.compression.lossless               needs torch; of zstandard and lz4 what is installed
+    python -m hocket.lab.compression.lossless --rate 1gbit  allreduce over a cable between two ranks, in turns (root)
 
 A transformer of 3.2 million parameters learns to continue this checkout's own sources; its gradients and weights after
 STEPS steps, in float32 and rounded to bfloat16 and float16.  One thread; the best of several turns.
@@ -8,6 +9,7 @@ STEPS steps, in float32 and rounded to bfloat16 and float16.  One thread; the be
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import time
 from collections.abc import Callable
@@ -18,10 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
+import hocket
+from hocket.conformance.jobs.ranks import main_or_rank
 from hocket.kernels.codecs import PACKED
 from hocket.kernels.cpu.reduce import pack_array, unpack_array
+from hocket.lab.overlap.shaped import on_a_cable, tell, timed
 
-STEPS, TURNS = 30, 5
+STEPS, TURNS, CALLS = 30, 5, 15
+WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("as it is", {}), ("lossless", {"codec": "lossless"}), ("auto", {"codec": "auto"}), ("exact", {"order": "exact"}),
+)  # fmt: skip
 Array = np.ndarray[Any, Any]
 
 
@@ -73,7 +81,41 @@ def others() -> dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], byte
     return found
 
 
-def main() -> None:
+def rank() -> None:
+    """Times of allreduces by each way, call by call in turns."""
+    torch.set_num_threads(1)
+    rows = []
+    with hocket.init() as comm:
+        for what, vector in zip(("gradients", "weights"), trained(), strict=True):
+            for name in ("float32", "bfloat16", "float16"):
+                x = vector.to(getattr(torch, name))
+                out = torch.empty_like(x)
+                times = [[timed(comm, partial(comm.allreduce, x, "avg", out, **how)) for _, how in WAYS]
+                         for _ in range(3 + CALLS)]  # fmt: skip
+                slowest = comm.allreduce(np.array(times[3:]), "max")
+                faster = np.median(slowest[:, :1] / slowest, 0)
+                rows.append([what, name, *map(float, np.median(slowest, 0)), *map(float, faster[1:])])
+        tell(comm, {"rows": rows})
+
+
+def over(rate: str) -> None:
+    """Print what two ranks found with such a cable between them."""
+    found = on_a_cable("hocket.lab.compression.lossless", rate, [])
+    names = [name for name, _ in WAYS]
+    print(f"| {rate} | dtype | {' | '.join(f'{name} ms' for name in names)} | times as fast: {', '.join(names[1:])} |")
+    print("|---" * (3 + len(names)) + "|")
+    for what, name, *numbers in found["rows"]:
+        times, faster = numbers[: len(names)], numbers[len(names) :]
+        cells = [what, name, *(f"{1e3 * t:.1f}" for t in times), ", ".join(f"{each:.2f}" for each in faster)]
+        print("| " + " | ".join(cells) + " |")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m hocket.lab.compression.lossless")
+    parser.add_argument("--rate", help="in tc's words, as 1gbit")
+    if rate := parser.parse_args().rate:
+        over(rate)
+        return 0
     torch.set_num_threads(1)
     gradients, weights = trained()
     codecs = {"lossless": (None, None), **others()}
@@ -94,7 +136,8 @@ def main() -> None:
                     back, _ = best(partial(unpack, packed))
                 cells = [f"{len(packed) / x.nbytes:.3f}", *(f"{x.nbytes / s * 1e-9:.2f}" for s in (there, back))]
                 print("| " + " | ".join([what, name, by, *cells]) + " |", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    main_or_rank(main, rank)

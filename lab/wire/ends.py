@@ -1,6 +1,8 @@
 """One end of a long link under the stopwatch: `python ends.py KIND MB... `, of rank RANK; rank 0 prints lines of JSON.
 
-KIND: hocket, gloo, or plain4: so many sockets, which carry as many bytes both ways at once as an allreduce of two does.
+KIND: hocket, gloo, mpi, or plain4: so many sockets, which carry as many bytes both ways at once as an allreduce of two
+does.  Or a training step that sends about as many: outer (a round of DiLoCo), sharded (ZeRO, stage 2), or pipeline (two
+stages that compute nothing; the MICRO micro-batches of a step have so many bytes).
 It is run as a file, as an older hocket may be the one that is measured.
 """
 
@@ -16,41 +18,99 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-CALLS, PAUSE = int(os.environ.get("WIRE_CALLS", "6")), 0.2
-"""Calls of each size, of which the first does not count, and seconds between them."""
+CALLS, PAUSE = int(os.environ.get("WIRE_CALLS", "6")), 0.5
+"""Calls of each size, of which the first does not count, and seconds of rest before each."""
 WARM = float(os.environ.get("WIRE_WARM", "6"))
 """Seconds of calls with the largest size before anything is measured: hocket finds out how many streams pay."""
-PORT, PIECE = 29700, 65536
-RANK, MASTER = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
+PORT, PIECE, MICRO = 29700, 65536, 8
+RANK, MASTER = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["RANK"]), os.environ["MASTER_ADDR"]
+BASE = float(os.environ["WIRE_BASE"])
+Ends = tuple[Callable[[Any], object], Callable[[Any], object], Callable[[], str]]
+"""The call that is measured; one that tells rank 1 the first element that rank 0 has; and what it was, in words."""
 
 
-def hocket_ends() -> tuple[Callable[[Any], object], Callable[[], object], Callable[[], str]]:
+def hocket_ends() -> Ends:
     import hocket
 
     comm = hocket.init()
-
-    def told() -> str:
-        return next(line for line in comm.explain().splitlines() if line.startswith(f"  rank {1 - RANK}: ")).strip()
-
-    return comm.allreduce, comm.barrier, told
+    return comm.allreduce, comm.allreduce, lambda: link_of(comm)
 
 
-def gloo_ends() -> tuple[Callable[[Any], object], Callable[[], object], Callable[[], str]]:
+def link_of(comm: Any) -> str:
+    lines: list[str] = comm.explain().splitlines()
+    return next(line for line in lines if line.startswith(f"  rank {1 - RANK}: ")).strip()
+
+
+def outer_step(comm: Any, x: Any) -> Callable[[], object]:
+    from hocket.training import DiLoCo
+
+    return DiLoCo(comm, {"w": x}, every=1, momentum=0.5).step
+
+
+def sharded_step(comm: Any, x: Any) -> Callable[[], object]:
+    from hocket.training import Adam, Sharded
+
+    made, gradients = Sharded(Adam(lr=1e-3), comm, {"w": x}, stage=2), {"w": x.copy()}
+    return lambda: made.step(gradients)
+
+
+class Passing:
+    """A stage of a pipeline: nothing is computed."""
+
+    def forward(self, x: Any) -> tuple[Any, None]:
+        return x, None
+
+    def backward(self, dy: Any, kept: None) -> Any:
+        return dy
+
+
+def pipeline_step(comm: Any, x: Any) -> Callable[[], object]:
+    from hocket.training import Pipeline
+
+    batch = x[: len(x) // MICRO * MICRO].reshape(MICRO, -1)
+    pipe = Pipeline(Passing(), comm, batch[:1].copy(), micro=MICRO)
+    return lambda: pipe.step(batch if pipe.first else None, lambda y, micro: (0.0, y))
+
+
+STEPS = {"outer": outer_step, "sharded": sharded_step, "pipeline": pipeline_step}
+
+
+def step_ends(kind: str) -> Ends:
+    import hocket
+
+    comm = hocket.init()
+    made: dict[int, Callable[[], object]] = {}
+
+    def call(x: Any) -> None:
+        if len(x) not in made:
+            made[len(x)] = STEPS[kind](comm, x)
+        made[len(x)]()
+
+    return call, comm.allreduce, lambda: link_of(comm)
+
+
+def gloo_ends() -> Ends:
     import torch
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    return lambda x: dist.all_reduce(torch.from_numpy(x)), dist.barrier, lambda: f"torch {torch.__version__}"
+
+    def call(x: Any) -> None:
+        dist.all_reduce(torch.from_numpy(x))
+
+    return call, call, lambda: f"torch {torch.__version__}"
 
 
-def mpi_ends() -> tuple[Callable[[Any], object], Callable[[], object], Callable[[], str]]:
+def mpi_ends() -> Ends:
     from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD
-    return lambda x: comm.Allreduce(MPI.IN_PLACE, x), comm.Barrier, lambda: MPI.Get_library_version().split(",")[0]
+    def call(x: Any) -> None:
+        MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, x)
+
+    return call, call, lambda: MPI.Get_library_version().split(",")[0]
 
 
-def plain_ends(count: int) -> tuple[Callable[[Any], object], Callable[[], object], Callable[[], str]]:
+def plain_ends(count: int) -> Ends:
     """Both directions by the same sockets; the bytes of each are cut in pieces for whichever has room."""
     links: list[socket.socket] = []
     if RANK == 0:
@@ -93,32 +153,44 @@ def plain_ends(count: int) -> tuple[Callable[[Any], object], Callable[[], object
         for thread in threads:
             thread.join()
 
-    def meet() -> None:
-        links[0].sendall(b"+")
-        links[0].recv(1)
+    def tell(x: Any) -> None:
+        links[0].sendall(x.tobytes())
+        came = links[0].recv(x.nbytes, socket.MSG_WAITALL)
+        if RANK:
+            x[0] = memoryview(came).cast("f")[0]
 
-    return exchange, meet, lambda: f"{count} sockets"
+    return exchange, tell, lambda: f"{count} sockets"
+
+
+def meet(tell: Callable[[Any], object], at: Any) -> None:
+    """Return at an instant that rank 0 names: the two hosts are one machine, and have one clock."""
+    at[:] = time.monotonic() - BASE + PAUSE if RANK == 0 else 0
+    tell(at)
+    time.sleep(max(0.0, BASE + float(at[0]) - time.monotonic()))
 
 
 def main(kind: str, sizes: list[float]) -> None:
     import numpy as np
 
-    makes = {"hocket": hocket_ends, "gloo": gloo_ends, "mpi": mpi_ends}
-    call, meet, told = plain_ends(int(kind[5:])) if kind.startswith("plain") else makes[kind]()
+    makes = {"gloo": gloo_ends, "mpi": mpi_ends, "hocket": hocket_ends}
+    if kind in STEPS:
+        call, tell, told = step_ends(kind)
+    else:
+        call, tell, told = plain_ends(int(kind[5:])) if kind.startswith("plain") else makes[kind]()
     arrays = [np.ones(int(mb * 1e6) // 4, np.float32) for mb in sizes]
     until, go = time.monotonic() + WARM, np.ones(1, np.float32)
-    for _ in range(40 if kind == "hocket" else 1):
+    ours = kind in ("hocket", *STEPS)
+    for _ in range(40 if ours else 1):
         call(arrays[-1])
-        if kind == "hocket":
+        if ours:
             go[:] = time.monotonic() < until
-            call(go)
+            tell(go)
             if go[0] < 2:
                 break
     for mb, x in zip(sizes, arrays, strict=True):
         took = []
         for _ in range(CALLS):
-            meet()
-            time.sleep(PAUSE)
+            meet(tell, go)
             began = time.perf_counter()
             call(x)
             took.append(time.perf_counter() - began)
@@ -126,7 +198,11 @@ def main(kind: str, sizes: list[float]) -> None:
             print(json.dumps({"mb": mb, "median": statistics.median(took[1:]), "most": max(took[1:])}), flush=True)
     if RANK == 0:
         print(json.dumps({"told": told()}), flush=True)
-    meet()
+    meet(tell, go)
+    if kind == "mpi":
+        from mpi4py import MPI
+
+        MPI.Finalize()
     os._exit(0)  # whatever else a library would wait for
 
 

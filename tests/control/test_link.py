@@ -47,6 +47,15 @@ def sides(key: bytes = KEY) -> tuple[Client, Server]:
     return client, server
 
 
+def test_the_shortest_round_trip(reactor: Reactor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as made:
+        assert 0 < Link(reactor, made).round_trip < 0.1
+    pair = socket.socketpair()
+    assert Link(reactor, pair[0]).round_trip == 0.0
+    for each in pair:
+        each.close()
+
+
 class Ears:
     """A link's other end: what it understood, and how it ended."""
 

@@ -7,6 +7,7 @@ import itertools
 import re
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -228,12 +229,15 @@ def chosen(comm: Communicator) -> None:
         assert re.search(r"codec='auto': (float32|bf16|int8), .*predicted: float32 .* ms, bf16 .* ms, int8 .* ms", said)
     for _ in range(2):  # the way of those that are known to be float32's, too
         for wrong in (np.ones(8, int), np.ones(3 << 17)):
-            with pytest.raises(ArgumentError, match="codec='auto' takes float32, got (int|float)64"):
+            with pytest.raises(ArgumentError, match="codec='auto' takes float32, float16, bfloat16, got (int|float)64"):
                 comm.allreduce(wrong, codec="auto")
         with pytest.raises(ArgumentError, match="the ops sum and avg, not with 'max'"):
             comm.allreduce(x.copy(), "max", codec="auto")
     with pytest.raises(ArgumentError, match="only codec='auto' is explained"):
         comm.explain(codec="auto")
+    for half in (np.arange(1 << 16).astype(np.float16), np.arange(1 << 16).astype(ml_dtypes.bfloat16)):
+        for call in (comm.allreduce, comm.allgather):
+            assert call(half.copy(), codec="auto").tobytes() == call(half.copy()).tobytes()
 
 
 def special(comm: Communicator) -> None:

@@ -230,6 +230,8 @@ def refusals(comm: Communicator) -> None:
         "only axis=0 can be asked for": lambda: comm.allreduce(np.ones((2, 2)), order="exact", axis=1),
         "with order='exact' alone": lambda: comm.allreduce(np.ones((2, 2)), axis=0),
         "one of -0.0, which adds nothing": lambda: comm.allreduce(np.ones((0, 2)), order="exact", axis=0),
+        "x is a scalar (shape ())": lambda: comm.allreduce(np.ones(()), order="exact", axis=0),
+        "loses nothing that a residual could keep": lambda: comm.allreduce(x, order="exact", residual=x),
         "with op='sum' of integers, not of bool": lambda: comm.allreduce(np.ones((2, 2), bool), order="exact", axis=0),
         "integers, not of int64": lambda: comm.allreduce(np.ones((2, 2), np.int64), "avg", order="exact", axis=0),
         "out of float32's range": lambda: comm.allreduce(x, hocket.premul_sum(1e39), order="exact"),
@@ -246,6 +248,21 @@ def refusals(comm: Communicator) -> None:
 
 def test_what_is_refused() -> None:
     spread(refusals, 3, "threads")
+
+
+def alone(comm: Communicator) -> None:
+    """One rank refuses what several do; and a program may ask before."""
+    with pytest.raises(ArgumentError, match="adds as its library does"):
+        comm.allreduce(np.ones(2), order="exact", algorithm="mpi")
+    for call, promised in {"reduce_scatterv": "run", "allgatherv": "exact", "alltoallv": "exact"}.items():
+        assert comm.reproducible(call, "float32") == promised
+    for call in ("allreducev", "v", "send", None):
+        with pytest.raises(ArgumentError, match="is not a collective"):
+            comm.reproducible(call, "float32")  # type: ignore[arg-type]
+
+
+def test_one_rank() -> None:
+    spread(alone, 1, "threads")
 
 
 def extremes(comm: Communicator) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
-from hocket.errors import ArgumentError, TimeoutError
+from hocket.errors import ArgumentError, MismatchError, TimeoutError
 from support.exact_sums import addends
 from support.worlds import spread
 
@@ -61,6 +61,10 @@ def refusals(comm: Communicator) -> None:
             call()
     comm.recv(x, comm.rank, tag=9)
     comm.send(x, comm.rank, codec="lossless")
+    found = comm.probe(comm.rank)
+    assert found is not None and (found.dtype, found.codec, found.count) == ("float32", "lossless", -1)
+    with pytest.raises(ArgumentError, match=f"rank {comm.rank} sent float32, and out has dtype float16"):
+        comm.recv(x.astype(np.float16), comm.rank, codec="lossless")
     with pytest.raises(ArgumentError, match="are not 16 bytes"):
         comm.recv(np.empty(4, np.float32), comm.rank, codec="lossless")
     assert comm.recv(x, hocket.PROC_NULL, codec="lossless") is x and x.tolist() == [1, 1, 1]
@@ -73,3 +77,14 @@ def refusals(comm: Communicator) -> None:
 
 def test_what_is_refused() -> None:
     spread(refusals, 2, "threads")
+
+
+def plainly(comm: Communicator) -> None:
+    x = np.ones(40, np.float32)
+    comm.send(x, comm.rank, codec="lossless")
+    with pytest.raises(MismatchError, match=re.escape("got float32 that codec='lossless' has packed (a recv says")):
+        comm.recv(x, comm.rank)
+
+
+def test_a_plain_recv_is_told_what_came() -> None:
+    spread(plainly, 1, "threads")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from hocket.algorithms import CONTRACTS, get, hierarchical, names
+from hocket.algorithms.proof.verify import verify
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.fabric import Fabric
 from hocket.collectives.choice.tuning import Tuning
+from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.errors import ArgumentError
 
 KB = 1024
@@ -23,13 +28,18 @@ def alone(size: int) -> Fabric:
     return Fabric((1,) * size, "", "tcp", 256 * KB)
 
 
+def long(size: int) -> Fabric:
+    """Links with a long round trip."""
+    return Fabric((1,) * size, "", "long tcp", 16 << 20)
+
+
 def pairs(size: int) -> Fabric:
     return Fabric((2,) * (size // 2) + (1,) * (size % 2), "shm", "tcp", 256 * KB)
 
 
 def usual(collective: str, nbytes: int, layout: Fabric, commutative: bool = True) -> str:
     choice = choose(Tuning(), collective, nbytes, layout, commutative)
-    assert choice.why == "the built-in table" and choice.seconds is None
+    assert choice.why == "the built-in table" + ", for long links" * layout.long and choice.seconds is None
     return choice.name
 
 
@@ -74,6 +84,39 @@ def test_allreduce_between_hosts(size: int, nbytes: int, name: str) -> None:
     assert usual("allreduce", nbytes, alone(size)) == name
 
 
+@pytest.mark.parametrize(
+    ("size", "nbytes", "name"),
+    [
+        (2, 1, "one_shot"), (2, 64_000_000, "one_shot"), (2, (256 << 20) + 1, "ring"), (4, 64 * KB, "one_shot"),
+        (4, 64 * KB + 1, "direct"), (8, 16 * KB, "one_shot"), (8, 16 * KB + 1, "direct"), (9, 1 << 20, "ring"),
+    ],
+)  # fmt: skip
+def test_allreduce_over_long_links(size: int, nbytes: int, name: str) -> None:
+    assert usual("allreduce", nbytes, long(size)) == name
+
+
+def test_a_measured_round_trip_changes_no_bits() -> None:
+    """Where it changes the algorithm of a sum, the two combine all contributions at once, or there are only two."""
+    assert usual("allgather", 1 << 30, long(4)) == "direct" != usual("allgather", 1 << 30, alone(4))
+    for collective in ("allreduce", "reduce_scatter", "reduce", "scan", "exscan"):
+        for size in SIZES:
+            for nbytes in BYTES:
+                names = {usual(collective, nbytes, where(size)) for where in (alone, long)}
+                assert len(names) == 1 or size == 2 or names == {"direct", "one_shot"}, (collective, size, nbytes)
+    assert long(3).short == alone(3)._replace(segment=16 << 20) and long(3).long and not alone(3).long
+
+
+def test_two_hosts_need_one_step_between_them() -> None:
+    """Where links are long; but where a codec rounds, bits stay those of other links."""
+    planner, groups = Planner.__new__(Planner), ((0, 1), (2, 3))
+    for across, codec, wanted in (("long tcp", "", "one_shot"), ("long tcp", "int8", "ring"), ("tcp", "", "ring")):
+        queue: Any = SimpleNamespace(layout=Fabric((2, 2), "shm", across, 1 << 20), groups=groups)
+        call: Any = SimpleNamespace(contract=CONTRACTS["allreduce"], codec=codec)
+        found = planner._named(queue, call, NO_OP, "hierarchical")
+        assert f"allreduce ({wanted}) between" in found.doc
+        verify(found, 4)
+
+
 def test_two_levels_where_hosts_share_links_and_bytes_are_many() -> None:
     for collective in CONTRACTS:
         picked = usual(collective, 1 << 20, pairs(8))
@@ -86,7 +129,7 @@ def test_two_levels_where_hosts_share_links_and_bytes_are_many() -> None:
 
 
 @pytest.mark.parametrize("collective", CONTRACTS)
-@pytest.mark.parametrize("hosts", [one_host, alone, pairs])
+@pytest.mark.parametrize("hosts", [one_host, alone, pairs, long])
 def test_always_a_registered_algorithm_that_keeps_the_order_if_it_must(collective: str, hosts: object) -> None:
     assert callable(hosts)
     for size in SIZES:

@@ -38,6 +38,7 @@ with hocket.init(timeout=60) as comm:
         print("took", took, flush=True)
     comm.barrier()
     print(next(line for line in comm.explain().splitlines() if line.startswith(f"  rank {{1 - comm.rank}}: ")))
+    print(comm.explain("allreduce", x.nbytes))
     others = comm.recorder().recorded()
     records = [each for ring in others.rings for each in ring.records[ring.records["kind"] == 8]]
     print(sorted({{others.what(int(each["what"])).text for each in records}}))
@@ -107,6 +108,7 @@ def test_a_cable_that_is_pulled_in_the_middle_of_a_call() -> None:
         down(names[0], 0)
         ends = ranks.ended()
     for out, err in ends:
+        assert "11.4 MiB: one_shot, the built-in table, for long links" in out, out
         assert "2 paths" in out and "path 0 was down" in out and "is down: its streams go by another one" in err, ends
         assert "path 0 to rank" in out.splitlines()[-1] and "healed" in out.splitlines()[-1], out
 
