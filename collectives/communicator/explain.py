@@ -15,7 +15,7 @@ from hocket.collectives.choice.choose import Choice, choose
 from hocket.collectives.choice.fabric import candidates
 from hocket.collectives.choice.setting import asked
 from hocket.collectives.choice.tuning import Reads
-from hocket.collectives.delegates.meeting import LIBRARIES
+from hocket.collectives.delegates.meeting import CHOSEN
 from hocket.collectives.delegates.mpi import NO_JOB
 from hocket.collectives.members.ways import ways
 from hocket.errors import ArgumentError
@@ -76,6 +76,7 @@ def explain(
     if codec is not None and collective is not None and nbytes is not None:
         lines.append(f"  {comm.runner.worth.words(collective, nbytes)}")
     lines.append(f'  algorithm="mpi": {world.mpi.about if world.mpi else NO_JOB}')
+    lines += [f'  algorithm="nccl": {comm.gpus.nccl}'] * bool(comm.gpus.nccl)
     if not comm.tuning.points:
         lines.append("  nothing was measured here: the built-in table chooses (`hocket tune` measures and keeps it)")
     return "\n".join(lines)
@@ -116,7 +117,7 @@ def _reads(comm: Communicator) -> list[str]:
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:
     """Choices besides the schedules, for the usual dtypes and ops."""
-    return LIBRARIES if comm.world.mpi_everywhere else ()
+    return CHOSEN if comm.world.mpi_everywhere else ()
 
 
 def _sizes(comm: Communicator, queue: Queue, collective: str) -> str:

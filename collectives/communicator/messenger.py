@@ -145,7 +145,7 @@ class Messenger:
             if rooms[0] is not None and dest is not None:
                 src = rooms[0].post(dest, src, self._acked)
             if rooms[1] is not None:
-                dst = rooms[1].expect(dst, self._ack, self.reporter.give_up)
+                dst = rooms[1].expect(dst, self._ack, self.reporter.give_up, self.reporter.refuse_broken)
         key = dest, source, label >> 32, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:

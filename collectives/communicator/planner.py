@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from hocket.algorithms.hierarchical import hierarchical
@@ -21,8 +23,8 @@ from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.setting import asked
+from hocket.collectives.delegates import mpi, nccl
 from hocket.collectives.delegates.meeting import LIBRARIES, MEETING, library
-from hocket.collectives.delegates.mpi import library_call, offered, refusal
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue, Weighs
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft
@@ -62,6 +64,8 @@ class Planner:
     def __init__(self, members: Members, reporter: Reporter) -> None:
         self.members, self.reporter = members, reporter
         self.rank, self.size, self.world = members.rank, members.size, members.world
+        self.share: Callable[..., list[Any]]
+        """The runner's."""
 
     def plan(self, queue: Queue, call: Call, how: Resolved, ask: Ask) -> Plan:
         """The plan of a call: its calls are counted with those of its kind, and its channels are open."""
@@ -76,6 +80,8 @@ class Planner:
             raise ArgumentError(
                 f"algorithm={algorithm.name!r} runs in another library and takes no codec: omit one of the two"
             )
+        if algorithm.library == "nccl":
+            return self._nccl_plan(queue, call, how, ask, algorithm)
         if algorithm.library:
             return self._library_plan(queue, call, how, ask, algorithm)
         if not algorithm.own:
@@ -149,6 +155,19 @@ class Planner:
         self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
 
+    def _nccl_plan(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> Plan:
+        """All ranks meet; then NCCL does the rest, in the order of the call's stream.
+
+        The first time they meet once more, before its communicator is made.
+        """
+        gpu, limit = queue.context, self.members.limit(ask.timeout)
+        if gpu.nccl is None:
+            gpu.refuse_capture(call.model.array)
+            self._meet(queue, self._about(queue, call, how, ask, algorithm), limit)
+            share = functools.partial(self.share, within="the first call of NCCL's", timeout=ask.timeout)
+            gpu.join_nccl(self.size, share, self.reporter.usable, limit)
+        return self._met_plan(queue, call, how, ask, algorithm)
+
     def _library_plan(
         self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm
     ) -> Plan:
@@ -158,15 +177,13 @@ class Planner:
         """
         job: Any = self.world.mpi
         about = self._about(queue, call, how, ask, algorithm)
-        met = self._met(queue)
         if queue.library is None:
             queue.engine.thread = max(queue.engine.thread, job.thread)
             queue.check_thread()
-            meeting = Plan(met.steps, about, met.scratch)
-            self.connect(queue, meeting, self.members.limit(ask.timeout))
-            self._meet(queue, meeting, self.members.limit(ask.timeout))
+            self._meet(queue, about, self.members.limit(ask.timeout))
             queue.library = job.among(self.members.world_ranks, zlib.crc32(queue.name.encode()))
-        calls = library_call(job, queue.library, call, how, self.rank, self.size)
+        met = self._met(queue)
+        calls = mpi.library_call(job, queue.library, call, how, self.rank, self.size)
         plan = Plan(_calling(met, call, how), about, met.scratch, library=calls)
         self.connect(queue, plan, self.members.limit(ask.timeout))
         return plan
@@ -175,8 +192,11 @@ class Planner:
         """The steps by which all ranks meet."""
         return lower(MEETING, self.rank, self.size, 0, EMPTY, Wires(queue.eager, queue.engine.multicasts))
 
-    def _meet(self, queue: Queue, meeting: Plan, timeout: float) -> None:
-        """Run a plan, after the calls that are queued there."""
+    def _meet(self, queue: Queue, about: About, timeout: float) -> None:
+        """Let all ranks meet, after the calls that are queued there."""
+        met = self._met(queue)
+        meeting = Plan(met.steps, about, met.scratch)
+        self.connect(queue, meeting, timeout)
         queued = Queued(queue.engine, meeting, 0, 0, timeout=timeout)
         queued.wait()
         if queued.status != DONE:
@@ -192,7 +212,7 @@ class Planner:
             if setting is None and self.members.only is not None and self.members.only[0] == collective:
                 setting = self.members.only[1]
             named = wanted and (self.size > 1 or call.exact is not None)  # what is refused on two is on one
-            if setting in LIBRARIES and not named and self._stays_ours(call, how):
+            if setting in LIBRARIES and not named and self._stays_ours(setting, queue, call, how):
                 setting = None
             name = setting or self._usual(queue, call, how, commutative)
             chosen = self._named(queue, call, how, name)
@@ -216,7 +236,7 @@ class Planner:
         if call.private:
             return "direct" if self.size <= 16 else "pairwise"
         nbytes = call.on_wire(call.count)
-        libraries = offered(self.world.mpi, self.world.mpi_everywhere, call, how) if not call.codec else ()
+        libraries = mpi.offered(self.world.mpi, self.world.mpi_everywhere, call, how) if not call.codec else ()
         what = call.contract.collective
         layout = queue.layout.short if _loses(call) else queue.layout  # its bits depend on the algorithm
         name = choose(self.members.tuning, what, nbytes, layout, commutative, libraries).name
@@ -224,27 +244,29 @@ class Planner:
 
     def _named(self, queue: Queue, call: Call, how: Resolved, name: str) -> Algorithm:
         collective = call.contract.collective
-        if name == "nccl":
-            raise ArgumentError(
-                "algorithm='nccl': no call is handed to NCCL: leave algorithm= out, or call NCCL beside hocket, by "
-                "torch.distributed or cupy.cuda.nccl"
-            )
         if name not in LIBRARIES:
             if name != "hierarchical":
                 return registry.get(collective, name)
             once = queue.layout.long and len(queue.groups) == 2 and collective == "allreduce" and not _loses(call)
             return hierarchical(collective, queue.groups, outer="one_shot" if once else "ring")
-        why = refusal(self.world.mpi, call, how)
+        why = self._refusal(name, queue, call, how)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
         return library(collective, name)
 
-    def _stays_ours(self, call: Call, how: Resolved) -> bool:
+    def _refusal(self, name: str, queue: Queue, call: Call, how: Resolved) -> str | None:
+        """Why this library cannot carry out the call."""
+        if name == "nccl":
+            return nccl.refusal(self.world.config, queue.context is not None, call, how)
+        return mpi.refusal(self.world.mpi, call, how)
+
+    def _stays_ours(self, name: str, queue: Queue, call: Call, how: Resolved) -> bool:
         """Is this call none of a library's, where the setting names one?
 
-        A close has a time limit, which MPI's waits have not; MPI carries elements as they are, and lacks some ops.
+        A close has a time limit, which MPI's waits have not; libraries carry elements as they are, and lack some ops.
         """
-        lacks = self.world.mpi is not None and refusal(self.world.mpi, call, how) is not None
+        known = name == "nccl" or self.world.mpi is not None
+        lacks = known and self._refusal(name, queue, call, how) is not None
         return self.size == 1 or call.collective == "close" or bool(call.codec) or lacks
 
     def _lacks_lengths(self, call: Call, algorithm: Algorithm) -> bool:

@@ -22,7 +22,6 @@ from hocket.collectives.calls.shapes import resolve_call
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.communicator import trees
 from hocket.collectives.communicator.planner import NO_OP, Planner
-from hocket.collectives.delegates.meeting import LIBRARIES
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures.reporting import Reporter
@@ -50,6 +49,7 @@ class Runner:
         """Threads may need a queue at once."""
         self.worth, self.gpus = Worth(self), Gpus(members, reporter)
         self.shortcut = Shortcut(members.main.engine, members.timeout, self, self._lists)
+        planner.share = self.share
 
     def general(self, x: Any, out: Any, ask: Ask) -> Any:
         """The way of every call that the short one does not take: new ones, and those of unusual arrays."""
@@ -121,8 +121,8 @@ class Runner:
 
     def _queue_for(self, call: Call, how: Resolved, ask: Ask) -> Queue:
         """The queue of this call.  Calls that the members' GPUs cannot carry out are staged in host memory."""
-        gpu, ours = call.gpu, ask.transport is None and ask.algorithm not in LIBRARIES
-        queue = self.gpus.queue(self.share, gpu, ask.timeout) if gpu >= 0 and ours else None
+        gpu, ours = call.gpu, ask.transport is None and ask.algorithm != "mpi"
+        queue = self.gpus.queue(self.share, call.model, ask.timeout) if gpu >= 0 and ours else None
         # A function needs mapped memory: its library may refuse pinned host memory as an array of the GPU.
         if queue is not None and (self.gpus.all_mapped or how.function is None):
             return queue

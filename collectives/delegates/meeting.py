@@ -11,8 +11,8 @@ from hocket.algorithms.language.contract import CONTRACTS
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
-LIBRARIES = ("mpi",)
-"""Names of such algorithms, which are also the libraries'."""
+LIBRARIES, CHOSEN = ("mpi", "nccl"), ("mpi",)
+"""Names of such algorithms, which are also the libraries'; and those among which calls choose by themselves."""
 
 
 def meet(rank: int, size: int, root: int = 0) -> Schedule:

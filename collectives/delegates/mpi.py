@@ -14,6 +14,7 @@ from hocket.collectives.plans.instr import offsets
 from hocket.kernels import ops as kernel_ops
 from hocket.transports.mpi.types import moving, reducing
 
+EXACT = "it adds as its library does, and order='exact' needs hocket's own sums: omit algorithm="
 NO_JOB = "these ranks are not an MPI job: start them with mpirun, with mpi4py installed, or use hocket.from_mpi"
 SAME = {"allreduce": "Allreduce", "scan": "Scan", "exscan": "Exscan", "reduce": "Reduce", "broadcast": "Bcast"}
 """Collectives of vectors: one count."""
@@ -22,14 +23,14 @@ SAME = {"allreduce": "Allreduce", "scan": "Scan", "exscan": "Exscan", "reduce": 
 def refusal(job: Any, call: Call, how: Resolved) -> str | None:
     """Why MPI cannot carry out this call; None if it can.  The same on all ranks.  `job`: the MpiJob, if it is one."""
     if call.exact is not None:
-        return "it adds as its library does, and order='exact' needs hocket's own sums: omit algorithm="
+        return EXACT
     if job is None:
         return NO_JOB
     if how.user is not None or how.expression is not None:
         return "MPI cannot call a function or an expression as op; leave the choice of the algorithm to hocket"
     if not how.name:
         return None
-    reduction = reducing(call.model.dtype.name, _op(how))
+    reduction = reducing(call.model.dtype.name, op_of(how))
     return reduction.why or None
 
 
@@ -48,7 +49,7 @@ def library_call(job: Any, comm: Any, call: Call, how: Resolved, rank: int, size
     MPI, per = job.mpi.MPI, 1
     words: dict[str, Any] = {"comm": comm.handle, "root": call.root}
     if how.name:
-        reduction = reducing(call.model.dtype.name, _op(how))
+        reduction = reducing(call.model.dtype.name, op_of(how))
         name, words["op"] = reduction.datatype, getattr(MPI, reduction.op).handle
     else:
         name, per = moving(call.model.dtype.itemsize)
@@ -63,7 +64,7 @@ def library_call(job: Any, comm: Any, call: Call, how: Resolved, rank: int, size
     return MpiCall(job.mpi, function, words, in_place, overlap)
 
 
-def _op(how: Resolved) -> str:
+def op_of(how: Resolved) -> str:
     """avg and premul_sum are sums, scaled by us."""
     return "sum" if how.name in ("avg", "premul_sum") else kernel_ops.by_name(how.name).name
 

@@ -6,9 +6,10 @@ from hocket.collectives.arrays.streams import current_stream
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.gpu.context import GpuContext
+from hocket.collectives.gpu.delegate import words_of
 from hocket.collectives.gpu.fold import GpuFold
 from hocket.collectives.gpu.meeting import KERNELS
-from hocket.collectives.gpu.stream_ops import OnStream
+from hocket.collectives.gpu.stream_ops import OnStream, refuse_capture
 from hocket.collectives.plans.plan import Plan
 from hocket.kernels.dtypes import DTYPES
 from hocket.kernels.gpu import catalogue as kernels
@@ -22,12 +23,16 @@ class OnGpu:
         self.call, self.device = call, context.device
         self.at = context.ops
         here = current_stream(call.model.array, self.device.ordinal)
-        self.at.refuse_capture(here)
+        if apart or not plan.meets:
+            refuse_capture(self.device, here)
         self.apart, self.stream = apart, self.at.own_stream() if apart else here
         if apart:
             self.device.follow(self.stream, here)
         self.placed = OnStream(self.at, self.stream, **self._kernels(how, plan))
-        if plan.meets:
+        if plan.algorithm == "nccl":
+            assert context.nccl is not None
+            self.placed.delegate(context.nccl, *words_of(context.nccl, call, how))
+        elif plan.meets:
             self._meet(call, plan.algorithm, how)
         self.user = GpuFold(how.function, call.model, self.device, self.stream) if how.function is not None else None
 
@@ -52,7 +57,7 @@ class OnGpu:
             reduce = kernels.reduce(wire, OPS[how.code].name)
         if reduce is not None and not plan.meets:
             wanted |= {"reduce": reduce, "many": kernels.many(reduce)}
-        return {name: self.at.function(kernel, text) for name, kernel in wanted.items()}
+        return {name: self.at.function(kernel, self.stream, text) for name, kernel in wanted.items()}
 
     def _meet(self, call: Call, algorithm: str, how: Resolved) -> None:
         """Let one kernel of each rank carry out the call, as the context `carries` it."""

@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.algorithms.language.registry import Algorithm, get
 from hocket.collectives.arrays.buffers import Buffer
+from hocket.collectives.arrays.streams import current_stream
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
+from hocket.collectives.gpu.delegate import made
 from hocket.collectives.gpu.meeting import KERNELS, LARGEST, ROOM, Meeting
 from hocket.collectives.gpu.rooms import Rooms
-from hocket.collectives.gpu.stream_ops import StreamOps
+from hocket.collectives.gpu.stream_ops import StreamOps, refuse_capture
 from hocket.collectives.gpu.trial import Abilities, Share, first, tried
 from hocket.errors import TransportError
 from hocket.system.cuda import driver
+from hocket.system.cuda.nccl import Nccl
 from hocket.transports.cuda_ipc.channels import SEGMENT, CudaChannels
 from hocket.transports.pinned.channels import SLOT, Pinned
 
@@ -61,8 +64,10 @@ class GpuContext:
         """Is a call of the queue under way in some thread?"""
         self.pinned = Pinned(self.device)
         self.ops = StreamOps(self.device)
-        self.rooms = Rooms(self.device, rank, self.ops)
+        self.rooms = Rooms(self.device, rank)
         """Where messages to other GPUs of this host lie."""
+        self.nccl: Nccl | None = None
+        """NCCL's communicator of the members, for algorithm="nccl"; made at its first use."""
         self.meeting: Meeting | None = None
         """Where kernels of this queue meet those of the other ranks."""
         self._processors = 0 if trial.why_apart else trial.processors
@@ -101,6 +106,14 @@ class GpuContext:
         even = call.counts is None or len(set(call.counts)) == 1
         return ours and even and 0 < call.src.nbytes <= LARGEST
 
+    def refuse_capture(self, array: Any) -> None:
+        """Raise ArgumentError if the stream of a call on this array is being captured."""
+        refuse_capture(self.device, current_stream(array, self.device.ordinal))
+
+    def join_nccl(self, size: int, share: Share, usable: Callable[[], object], limit: float) -> None:
+        """Make NCCL's communicator of the members, who all are on their way to this."""
+        self.nccl = made(self.device, self._rank, size, share, usable, limit)
+
     def register(self, buffer: Buffer) -> str:
         """Let peers of this host read the allocation of `buffer` in place.  Why they cannot, or ""."""
         if self.channels is None:
@@ -138,6 +151,8 @@ class GpuContext:
             return
         if self.meeting is not None:
             self.meeting.abort()
+        if self.nccl is not None:
+            self.nccl.abort()
         if self.channels is not None:
             for _ in range(RELEASES):  # after that no peer uses what is given back below
                 could = self.channels.release()
@@ -152,7 +167,7 @@ class GpuContext:
 
     def leave(self) -> None:
         """End the streams' waits now; called for contexts whose `abort` has begun to."""
-        if self.channels is not None:
+        if self.channels is not None or self.nccl is not None:
             self._hurry.set()
             self._released.wait(RELEASE_WAIT)
 
@@ -176,8 +191,12 @@ class GpuContext:
         self._give_back(clean=not left)
 
     def _give_back(self, clean: bool) -> None:
-        if self.channels is not None:
+        if self.nccl is not None and not clean:
+            self.nccl.abort()
+        if self.channels is not None or self.nccl is not None:
             self.device.settle()  # work that uses the peers' memory has ended
+        if self.nccl is not None:
+            self.nccl.close()
         self.ops.close()
         self.rooms.close(clean)
         self.pinned.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hocket.arguments import human
 from hocket.collectives.arrays.buffers import Buffer
+from hocket.collectives.arrays.streams import current_stream
 from hocket.collectives.engine.queue import Queue
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.members.members import Members
@@ -46,12 +47,13 @@ class Gpus:
         """Held while the queue is made: several threads may make the first call at once."""
         self._to_register: list[Buffer] = []
 
-    def queue(self, share: Callable[..., list[Any]], gpu: int, timeout: float | None) -> Queue | None:
-        """The queue for arrays on this GPU; None if they must go through host memory.  `share`: the runner's."""
+    def queue(self, share: Callable[..., list[Any]], buffer: Buffer, timeout: float | None) -> Queue | None:
+        """The queue for arrays on this one's GPU; None if they must go through host memory.  `share`: the runner's."""
+        gpu = buffer.device
         if self.why_staged is None:
             with self._first:
                 if self.why_staged is None:
-                    self._begin(share, gpu, timeout)
+                    self._begin(share, buffer, timeout)
         if self.why_staged:
             return None
         if gpu != self._ordinal:
@@ -61,12 +63,16 @@ class Gpus:
             )
         return self._members.queues["gpu", None]
 
-    def _begin(self, share: Callable[..., list[Any]], gpu: int, timeout: float | None) -> None:
-        members = self._members
+    def _begin(self, share: Callable[..., list[Any]], buffer: Buffer, timeout: float | None) -> None:
+        members, gpu = self._members, buffer.device
         without = [r for r, member in enumerate(members.world_ranks) if not members.world.gpus[member]]
         if without:
             self.why_staged = f"rank {without[0]} has no GPU, or HOCKET_GPU says so"
             return
+        from hocket.collectives.gpu.stream_ops import refuse_capture
+        from hocket.system.cuda import driver
+
+        refuse_capture(driver.device(gpu), current_stream(buffer.array, gpu))
         try:
             self._make_queue(gpu, functools.partial(share, within=ON_GPU, timeout=timeout))
         except BaseException as error:  # the other ranks would wait for this one in the next step
@@ -123,6 +129,16 @@ class Gpus:
                 "or use another communicator (comm.split)"
             )
         return cast("GpuQueue", self._members.queues["gpu", None]).context.rooms
+
+    @property
+    def nccl(self) -> str:
+        """The library behind algorithm="nccl", in words; "": no call on GPU arrays was made yet."""
+        if self.why_staged is None:
+            return ""
+        queue = cast("GpuQueue | None", self._members.queues.get(("gpu", None)))
+        if queue is None:
+            return f"no: GPU arrays go through host memory: {self.why_staged}"
+        return "not yet: its first call tries it" if queue.context.nccl is None else queue.context.nccl.about
 
     @property
     def all_rooms(self) -> Rooms | None:

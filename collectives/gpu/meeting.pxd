@@ -23,6 +23,7 @@ cdef struct Meet:
     hk_peers* peers         # parameters of the next launch ...
     hk_pointers* windows    # ... those of its parity ...
     hk_pointers both[2]     # ... among these
+    uint64_t sets, bytes    # the flags of calls in graphs, from the others on, and the bytes of each of three sets
     uint32_t* host          # [0], not 0: kernels give up; [1]: why one has
 
 

@@ -22,8 +22,10 @@ LARGEST = 1 << 20
 FLAGS = launch.FLAG_BYTES + 256
 """Bytes that the flags and the status take: all that a trial needs."""
 _WINDOW = -(-launch.blocks_bytes(LARGEST, launch.RANKS) // 256) * 256
-ROOM = FLAGS + 2 * _WINDOW + launch.scratch_bytes(LARGEST, 2)
-"""Bytes of each rank that all ranks map: the flags, two windows, and its reduced part.  Zeros at first."""
+_SETS = -(-(FLAGS + 2 * _WINDOW + launch.scratch_bytes(LARGEST, 2)) // 256) * 256
+ROOM = _SETS + 3 * launch.FLAG_BYTES
+"""Bytes of each rank that all ranks map: the flags, two windows, its reduced part, and the flags of calls in graphs.
+Zeros at first."""
 TRIAL = 1.0
 """Seconds that kernels which are launched together may take to meet."""
 KERNELS = {
@@ -72,6 +74,7 @@ cdef class Meeting:
         self.scratch = launch.pointers([room + scratch for room in rooms])
         for i, room in enumerate(rooms):
             self.meet.both[0].at[i], self.meet.both[1].at[i] = room + even, room + odd
+        self.meet.sets, self.meet.bytes = _SETS, launch.FLAG_BYTES
         self.meet.peers = <hk_peers*><uintptr_t>ctypes.addressof(self.peers)
         self.meet.windows = <hk_pointers*><uintptr_t>ctypes.addressof(self.windows)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy
 
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.arrays.streams import current_stream
-from hocket.collectives.gpu.stream_ops import StreamOps
+from hocket.collectives.gpu.stream_ops import refuse_capture
 from hocket.errors import MemoryError, MismatchError, TransportError
 from hocket.system.cuda.driver import Device
 from hocket.system.cuda.shared import Mapped, Shared
@@ -29,6 +30,8 @@ SLIP = 320
 """Bytes."""
 LEAST, MOST = 2 << 20, 256 << 20
 """Bytes of a room, at least; and of all, unless one message has more."""
+NEWS = 0.5
+"""Seconds in which a rank whose memory cannot be mapped may turn out to be dead."""
 _kept: list[Any] = []
 """Rooms that a peer may still have mapped, as it did not say goodbye: kept until the process ends."""
 
@@ -68,8 +71,8 @@ class Rooms:
     """A communicator's.  `ack(rank, number)` tells the sender that its room has been read; `acked(rank, wait)` returns
     the number of a room that a receiver has told so, None: it has told nothing new."""
 
-    def __init__(self, device: Device, rank: int, ops: StreamOps) -> None:
-        self.device, self._rank, self._ops = device, rank, ops
+    def __init__(self, device: Device, rank: int) -> None:
+        self.device, self._rank = device, rank
         self._own: dict[int, list[Room]] = {}
         self._theirs: dict[tuple[int, str], Mapped] = {}
         self._process = f"{os.getpid()} {id(self):x}"
@@ -88,13 +91,20 @@ class Rooms:
             words |= {"room": number, "of": self._process, "handle": room.handle}
         return Slip(x, words, lambda _: None)
 
-    def expect(self, out: Buffer, ack: Callable[[int, int], None], fail: Callable[[BaseException], None]) -> Slip:
-        """The place of a message that comes into `out`."""
+    def expect(
+        self, out: Buffer, ack: Callable[[int, int], None], fail: Callable[[BaseException], None],
+        usable: Callable[[], None],
+    ) -> Slip:  # fmt: skip
+        """The place of a message that comes into `out`.  `usable` raises when a rank is lost."""
 
         def then(words: dict[str, Any]) -> None:
             try:
                 self._take(words, out)
             except BaseException as error:
+                deadline = time.monotonic() + NEWS
+                while isinstance(error, TransportError) and time.monotonic() < deadline:
+                    usable()
+                    time.sleep(0.01)
                 fail(error)
                 raise
             if words["nbytes"]:
@@ -153,7 +163,7 @@ class Rooms:
 
     def _stream(self, buffer: Buffer) -> int:
         stream = current_stream(buffer.array, self.device.ordinal)
-        self._ops.refuse_capture(stream)
+        refuse_capture(self.device, stream)
         return stream
 
     def unmap(self) -> None:

@@ -5,6 +5,7 @@ from libc.stdint cimport uintptr_t
 from hocket.collectives.gpu.meeting cimport Meet, Meeting
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.engine.run cimport DeviceOps
+from hocket.system.cuda.nccl cimport hk_nccl, hk_nccl_call
 from hocket.system.cuda.driver cimport CUevent, CUfunction, Device, hk_device
 
 
@@ -22,6 +23,10 @@ cdef struct Launch:                 # of a kernel, with all that it needs
     void** parameters
     Meet* meet                      # it meets the other ranks' kernels; or NULL
     int x                           # of a call that meets: the index of the parameter x; the next is out
+    hk_nccl* nccl                   # it is no kernel: this communicator makes this call; or NULL
+    hk_nccl_call call
+    bint captured                   # into a graph: no order with other calls' streams can be told there
+    CUfunction barrier              # ... where kernels meet before and after this one
 
 
 cdef class StreamOps:
@@ -29,6 +34,7 @@ cdef class StreamOps:
     cdef readonly Device device
     cdef uintptr_t side             # the stream of asynchronous calls
     cdef readonly Meeting meeting
+    cdef set loaded                 # kernels of this queue's calls, by name
     cdef list blocks                # of scratch memory ...
     cdef uintptr_t scratch          # ... the largest, and its bytes
     cdef size_t largest
@@ -37,5 +43,5 @@ cdef class StreamOps:
 
 cdef class OnStream(Placed):
     cdef StreamOps at
-    cdef Launch launch      # of the kernel that meets
-    cdef object kept        # keeps the launch's parameters alive
+    cdef Launch launch      # of the kernel that meets, or of NCCL
+    cdef object kept        # keeps alive what the launch needs

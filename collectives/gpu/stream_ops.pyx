@@ -7,12 +7,13 @@ memcpy or a loop is put into the stream here.  So a run is done when all of it h
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memset
 
-from hocket.collectives.gpu.meeting cimport Meeting, gave_up, hk_pointers, next_call
+from hocket.collectives.gpu.meeting cimport Meet, Meeting, gave_up, hk_peers, hk_pointers, next_call
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport SCRATCH, Instr
 from hocket.collectives.engine.instructions cimport MAX_WAYS
 from hocket.collectives.engine.run cimport DeviceOps, Kernels, Run
 from hocket.kernels.cpu.reduce cimport hk_dice, hk_residual
+from hocket.system.cuda.nccl cimport hk_nccl, hk_nccl_issue
 from hocket.system.cuda.driver cimport (CU_STREAM_CAPTURE_STATUS_NONE, CUevent, CUfunction, CUresult, CUstream,
                                      CUstreamCaptureStatus, Device, hk_device, hk_device_await, hk_device_copy,
                                      hk_device_enter, hk_device_leave, hk_device_record, hk_device_refused,
@@ -120,15 +121,47 @@ cdef int issue(hk_device* d, void* stream, CUfunction kernel, unsigned int block
 
 
 cdef int meet(DeviceOps* a, Run* r, void* source, void* out) noexcept nogil:
-    """Launch the kernel that meets those of the other ranks."""
+    """Launch the kernel that meets those of the other ranks, or call NCCL."""
     cdef hk_device* d = (<Gpu*>a).device
     cdef Launch* l = <Launch*>r.meeting
     cdef int entered = hk_device_enter(d), rc = -1
-    if entered >= 0:
+    if entered >= 0 and l.captured and l.nccl == NULL:
+        (<uint64_t*>l.parameters[l.x])[0], (<uint64_t*>l.parameters[l.x + 1])[0] = <uintptr_t>source, <uintptr_t>out
+        rc = captured(d, r, l)
+    elif entered >= 0 and l.nccl != NULL:
+        rc = hk_nccl_issue(l.nccl, &l.call, source, out, r.call.stream, r.limit, d.words, sizeof(d.words))
+    elif entered >= 0:
         (<uint64_t*>l.parameters[l.x])[0], (<uint64_t*>l.parameters[l.x + 1])[0] = <uintptr_t>source, <uintptr_t>out
         next_call(l.meet, r.limit)
         rc = issue(d, r.call.stream, l.function, l.blocks, l.threads, l.parameters)
     hk_device_leave(d, entered)
+    return rc
+
+
+cdef int captured(hk_device* d, Run* r, Launch* l) noexcept nogil:
+    """The same in a graph, whose replays nobody counts: a meeting before it, and one after it.
+
+    Then all ranks have left the calls before it, and the next ones find all that they share free.  Each of the three
+    has flags of its own, which a rank clears behind the next of them: all have come to that, so all have left this one.
+    """
+    cdef Meet* m = l.meet
+    cdef hk_peers usual = m.peers[0]
+    cdef void* peers = m.peers
+    cdef int i, j, rc = 0
+    m.peers.epoch, m.peers.limit_ns, m.windows[0] = 1, r.limit if r.limit else <uint64_t>1 << 62, m.both[0]
+    for i in range(3):
+        for j in range(usual.world):
+            m.peers.flags[j] = usual.flags[j] + m.sets + i * m.bytes
+        if i == 1:
+            rc = issue(d, r.call.stream, l.function, l.blocks, l.threads, l.parameters)
+        else:
+            rc = issue(d, r.call.stream, l.barrier, 1, l.threads, &peers)
+        if rc == 0:
+            rc = hk_device_zero(d, r.call.stream, <void*>(usual.flags[usual.rank] + m.sets + (i + 2) % 3 * m.bytes),
+                                m.bytes)
+        if rc < 0:
+            break
+    m.peers[0] = usual
     return rc
 
 
@@ -149,13 +182,24 @@ cdef int end(DeviceOps* a, Run* r) noexcept nogil:
 
 cdef int in_turn(Gpu* gpu, Run* r, int (*what)(hk_device*, void*, CUevent) noexcept nogil) noexcept nogil:
     cdef int entered, rc = -1
-    if r.base[SCRATCH] == NULL and r.meeting == NULL:
+    cdef Launch* l = <Launch*>r.meeting
+    if r.base[SCRATCH] == NULL and l == NULL or l != NULL and l.captured:
         return 0
     entered = hk_device_enter(gpu.device)
     if entered >= 0:
         rc = what(gpu.device, r.call.stream, gpu.through)
     hk_device_leave(gpu.device, entered)
     return rc
+
+
+def refuse_capture(Device device, uintptr_t stream) -> None:
+    """Raise ArgumentError if `stream` is being captured into a CUDA graph."""
+    if device.is_capturing(stream):
+        raise ArgumentError(
+            "this call cannot be captured into a CUDA graph, as ranks agree on it when it is made: end the capture of "
+            "this stream before it; what can be captured are calls that one kernel of each rank carries out, and those by "
+            "algorithm='nccl', if one like it was made before, and without async_op"
+        )
 
 
 cdef class StreamOps:
@@ -168,31 +212,27 @@ cdef class StreamOps:
         self.gpu.base.words, self.gpu.base.piece = device.d.words, SLOT
         self.gpu.device = &device.d
         self.gpu.most, self.gpu.block = geometry(1 << 62, device.multiprocessors)
-        self.side, self.blocks = 0, []
+        self.side, self.blocks, self.loaded = 0, [], {kernels.BARRIER.name}   # which the trial has run
         self.gpu.through = <CUevent><uintptr_t>device.event()
 
     def join(self, Meeting meeting) -> None:
         """Let kernels of this queue meet those of the other ranks in `meeting`."""
         self.meeting, self.gpu.meet = meeting, &meeting.meet
 
-    def function(self, kernel, expression=None) -> int:
-        """The kernel, compiled for this GPU if it is the first time.
+    def function(self, kernel, uintptr_t stream=0, expression=None) -> int:
+        """The kernel, compiled for this GPU if it is the first time: then `stream` may not be captured.
 
         `expression`: the user's text that it is made of, for errors.
         """
+        if kernel.name not in self.loaded:
+            refuse_capture(self.device, stream)
+            self.loaded.add(kernel.name)
         try:
             return function(self.device, kernel)
         except Error as why:
             if expression is None:
                 raise
             raise type(why)(f"expression({expression!r}): {why}") from None
-
-    def refuse_capture(self, uintptr_t stream) -> None:
-        if self.device.is_capturing(stream):
-            raise ArgumentError(
-                "a collective cannot be captured into a CUDA graph, as ranks agree on each call when it is made: end the "
-                "capture of this stream before the call"
-            )
 
     def own_stream(self) -> int:
         """The stream of asynchronous calls."""
@@ -239,7 +279,10 @@ cdef class OnStream(Placed):
     def meet(self, kernel, size_t nbytes, size_t count, expression=None) -> None:
         """Let this kernel carry out the call, of so many bytes, when the hosts have met."""
         cdef Meeting meeting = self.at.meeting
-        cdef uintptr_t handle = self.at.function(kernel, expression), parameters
+        cdef uintptr_t parameters, handle = self.at.function(kernel, self.stream, expression)
+        self.launch.captured = self.at.device.is_capturing(self.stream)
+        if self.launch.captured:
+            self.launch.barrier = <CUfunction><uintptr_t>self.at.function(kernels.BARRIER, self.stream)
         self.launch.function, self.launch.meet = <CUfunction>handle, &meeting.meet
         self.launch.blocks, self.launch.threads = meeting_geometry(nbytes, meeting.multiprocessors)
         tables = [meeting.peers, meeting.windows]
@@ -249,6 +292,16 @@ cdef class OnStream(Placed):
         self.kept, parameters = (where, values), ctypes.addressof(where)
         self.launch.parameters, self.launch.x = <void**>parameters, len(tables)
         self.meeting = &self.launch
+
+    def delegate(self, nccl, uintptr_t function, list words) -> None:
+        """Let NCCL carry out the call, when the hosts have met, by this function with these arguments (nccl.h)."""
+        cdef uintptr_t address = nccl.address
+        self.launch.nccl, self.launch.call.function = <hk_nccl*>address, function
+        self.launch.call.words = len(words)
+        for i, word in enumerate(words):
+            self.launch.call.word[i] = word
+        self.launch.captured = self.at.device.is_capturing(self.stream)
+        self.kept, self.meeting = nccl, &self.launch
 
     cdef char* memory(self, size_t nbytes) except NULL:
         return self.at.memory(nbytes)
@@ -260,5 +313,5 @@ cdef class OnStream(Placed):
         if entered >= 0:
             rc = d.cuda.cuStreamIsCapturing(<CUstream>stream, &capturing)
         hk_device_leave(d, entered)
-        self.stream = stream
+        self.stream, self.launch.captured = stream, False
         return rc == 0 and capturing == CU_STREAM_CAPTURE_STATUS_NONE

@@ -19,7 +19,7 @@ import numpy
 
 from hocket.collectives.choice.fabric import candidates
 from hocket.collectives.choice.tuning import Point, Tuning
-from hocket.collectives.delegates.meeting import LIBRARIES
+from hocket.collectives.delegates.meeting import CHOSEN
 from hocket.collectives.measuring import busy, reads
 from hocket.collectives.measuring.cases import COLLECTIVES, arrays, call_of, case
 from hocket.collectives.measuring.comm import Comm
@@ -77,7 +77,7 @@ def measured(
         if rule is not None:
             comm.runner.retune(before + Tuning(cores=before.cores, reads=rule))
         for done, (name, nbytes) in enumerate(cases):
-            able = candidates(name, layout, libraries=LIBRARIES if comm.world.mpi_everywhere else ())
+            able = candidates(name, layout, libraries=CHOSEN if comm.world.mpi_everywhere else ())
             (spent,) = slowest(comm, [time.monotonic() - start.at])
             share = max(LEAST * seconds / len(cases), (seconds - spent) / (len(cases) - done))
             by_algorithm, real = times(comm, name, nbytes, list(able), share)

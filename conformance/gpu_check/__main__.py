@@ -50,7 +50,6 @@ PARTS = (
     Section("environment", "hocket.conformance.gpu_check.environment:environment", 40),
     Section("kernels", "hocket.conformance.gpu_check.kernels:check", 150),
     Section("rooflines", "hocket.conformance.gpu_check.rooflines:rooflines", 60),
-    Section("hand-off", "hocket.conformance.gpu_check.handoff:handoff", 90),
     Section("flag kernels", "hocket.conformance.gpu_check.flags:flags", 60),
     Section("collectives, 2 ranks", "hocket.conformance.gpu_check.collectives:bits_of_two", 80),
     Section("collectives, 4 ranks", "hocket.conformance.gpu_check.collectives:bits_of_four", 90),
@@ -62,7 +61,7 @@ PARTS = (
     Section("training", "hocket.conformance.gpu_check.torch.training:training", 120),
     Section("methods of compression", "hocket.conformance.gpu_check.torch.methods:methods", 120),
     Section("training above them", "hocket.conformance.gpu_check.torch.loops:loops", 120),
-    Section("NCCL", "hocket.conformance.gpu_check.environment:nccl", 45),
+    Section("NCCL", "hocket.conformance.gpu_check.nccl:nccl", 45),
     Section("memory of torch and CuPy", "hocket.conformance.gpu_check.environment:memory", 60),
 )
 ENVIRONMENT = {  # where the user has not said otherwise
@@ -147,13 +146,15 @@ def _end(process: subprocess.Popen[str], limit: float) -> int | None:
 
 
 def write(path: str, before: dict[str, Any], parts: dict[str, list[Finding]]) -> None:
-    content = {
-        "command": sys.argv, "machine": before, "load_after": list(os.getloadavg()),
-        "parts": {name: [row._asdict() for row in rows] for name, rows in parts.items()},
-    }  # fmt: skip
+    """A line for each row, without what is empty."""
+    head = {"command": sys.argv, "machine": before, "load_after": list(os.getloadavg())}
+    lines = [f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in head.items()]
+    told = [
+        f" {json.dumps(name)}: [\n" + ",\n".join(f"  {json.dumps(row.told)}" for row in rows) + "\n ]"
+        for name, rows in parts.items()
+    ]
     with open(path + ".part", "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
+        file.write("{\n" + "".join(lines) + '"parts": {\n' + ",\n".join(told) + "\n}}\n")
     os.replace(path + ".part", path)
 
 

@@ -18,16 +18,9 @@ BUSY = 600
 COMPUTE_MODE, L2_BYTES, IPC_EVENTS, MEMOPS, MPS = 20, 38, 125, 123, 133
 LEGACY_IPC, RANGE_START, RANGE_SIZE = 10, 11, 12
 DISABLE_TIMING, INTERPROCESS = 2, 4
-GEQ = 0
 
-_AT, _WORD, _HANDLE = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p
+_AT, _HANDLE = ctypes.c_uint64, ctypes.c_void_p
 _INT, _FLAGS = ctypes.c_int, ctypes.c_uint
-
-
-class IpcHandle(ctypes.Structure):
-    """The handle of an event, for another process; passed by value."""
-
-    _fields_ = [("reserved", ctypes.c_ubyte * 64)]
 
 
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
@@ -37,12 +30,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuGetErrorString": (_INT, _HANDLE),
     "cuEventCreate": (_HANDLE, _FLAGS),
     "cuEventRecord": (_HANDLE, _HANDLE),
-    "cuIpcGetEventHandle": (_HANDLE, _HANDLE),
-    "cuIpcOpenEventHandle": (_HANDLE, IpcHandle),
     "cuStreamWaitEvent": (_HANDLE, _HANDLE, _FLAGS),
     "cuStreamQuery": (_HANDLE,),
-    "cuStreamWaitValue32_v2": (_HANDLE, _AT, _WORD, _FLAGS),
-    "cuStreamWriteValue32_v2": (_HANDLE, _AT, _WORD, _FLAGS),
     "cuLaunchKernel": (_HANDLE, *[_FLAGS] * 7, _HANDLE, _HANDLE, _HANDLE),
 }
 
@@ -86,31 +75,17 @@ class Gpu:
     def pointer(self, which: int, address: int) -> int:
         return self.out(_AT, "cuPointerGetAttribute", which, address)
 
-    # ---- events and words in memory
+    # ---- events
 
     def event(self) -> int:
-        """One that other processes may open."""
+        """An event of the kind that other processes may open."""
         return self.out(_HANDLE, "cuEventCreate", DISABLE_TIMING | INTERPROCESS)
-
-    def event_handle(self, event: int) -> bytes:
-        handle = IpcHandle()
-        self.call("cuIpcGetEventHandle", ctypes.byref(handle), event)
-        return bytes(handle.reserved)
-
-    def open_event(self, handle: bytes) -> int:
-        return self.out(_HANDLE, "cuIpcOpenEventHandle", IpcHandle.from_buffer_copy(handle))
 
     def record(self, event: int, stream: int) -> None:
         self.call("cuEventRecord", event, stream)
 
     def await_event(self, stream: int, event: int) -> None:
         self.call("cuStreamWaitEvent", stream, event, 0)
-
-    def await_word(self, stream: int, address: int, least: int) -> None:
-        self.call("cuStreamWaitValue32_v2", stream, address, least, GEQ)
-
-    def write_word(self, stream: int, address: int, value: int) -> None:
-        self.call("cuStreamWriteValue32_v2", stream, address, value, 0)
 
     def drained(self, stream: int, seconds: float) -> str:
         """Poll `stream`, as it may wait for ever: "" if it is done, else why it failed, or that it still waits."""

@@ -1,4 +1,4 @@
-"""The check's surroundings; what of torch's and CuPy's memory other processes may map; and NCCL, if it will."""
+"""The check's surroundings; and what of torch's and CuPy's memory other processes may map."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import ctypes
 import importlib
 import os
 import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -36,8 +34,6 @@ PACKAGES = {
     "torch": ("torch",), "CuPy": CUPY, "NCCL": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "ml_dtypes": ("ml_dtypes",),
     "package of NVRTC": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12"),
 }  # fmt: skip
-NCCL_SHARES = (2, 30, 3)
-"""The first version that lets two ranks share a GPU, when asked to."""
 
 
 def environment(options: Options) -> Iterator[Finding]:
@@ -147,48 +143,3 @@ def memory(options: Options) -> Iterator[Finding]:
     setting = "expandable_segments:True"
     yield from job("expandable segments", 2, _reduce_expandable, options, 30,
                    PYTORCH_CUDA_ALLOC_CONF=setting, PYTORCH_ALLOC_CONF=setting)  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------ NCCL
-
-
-def _nccl_rank(rank: int, place: str, largest: int) -> None:
-    import datetime
-
-    os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
-    torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")  # type: tuple[Any, Any]
-    torch.cuda.set_device(0)
-    dist.init_process_group("nccl", init_method=f"file://{place}/store", rank=rank, world_size=2,
-                            timeout=datetime.timedelta(seconds=15))  # fmt: skip
-    for nbytes, calls in ((8 << 10, 20), (64 << 20, 3)):
-        if nbytes > largest:
-            continue
-        x = torch.ones(nbytes // 4, device="cuda")
-        call: Callable[[], object] = partial(dist.all_reduce, x)
-        call()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-            torch.cuda.synchronize()
-        if rank == 0:
-            took = (time.perf_counter() - start) / calls
-            say(Finding(f"NCCL, 2 ranks on one GPU, {size_text(nbytes)}", 1e6 * took, "us"))
-    os._exit(0)  # its own end may wait for the other's kernels
-
-
-def nccl(options: Options) -> Iterator[Finding]:
-    """No verdict depends on it: it is there to compare with, where it can be had."""
-    if why := missing("torch"):
-        yield Finding("NCCL, 2 ranks on one GPU", "not tried", note=why)
-        return
-    torch: Any = importlib.import_module("torch")
-    found = tuple(torch.cuda.nccl.version())
-    if found < NCCL_SHARES:
-        note = f"it is {found}; the first to allow that: {NCCL_SHARES}"
-        yield Finding("NCCL, 2 ranks on one GPU", "refused", note=note)
-        return
-    with tempfile.TemporaryDirectory() as place:
-        calls = [partial(_nccl_rank, rank, place, options.largest) for rank in range(2)]
-        for row in together("NCCL, 2 ranks on one GPU", calls, 35):
-            yield row._replace(ok=None, value=f"refused: {row.value}")

@@ -30,7 +30,7 @@ class PlainArray:
 
     def __init__(self, gpu: driver.Device, host: Array) -> None:
         self.gpu, self.shape, self.dtype = gpu, host.shape, host.dtype
-        self.device = _Device()
+        self.device = _Device(gpu.ordinal)
         self.nbytes = host.nbytes
         self.address = self.gpu.alloc(max(1, self.nbytes))
 
@@ -46,14 +46,18 @@ class PlainArray:
 
 
 class _Device:
-    id = 0
+    def __init__(self, ordinal: int) -> None:
+        self.id = ordinal
 
 
 class Plain:
     name = "plain"
 
+    def __init__(self, ordinal: int = 0) -> None:
+        self.ordinal = ordinal
+
     def put(self, host: Array) -> Any:
-        array = PlainArray(driver.device(0), host)
+        array = PlainArray(driver.device(self.ordinal), host)
         array.gpu.copy(array.address, host.ctypes.data, host.nbytes, 0)
         array.gpu.synchronize(0)
         return array
@@ -65,7 +69,7 @@ class Plain:
         return host
 
     def synchronize(self) -> None:
-        driver.device(0).synchronize(0)
+        driver.device(self.ordinal).synchronize(0)
 
 
 class Cupy:

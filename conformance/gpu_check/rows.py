@@ -25,6 +25,11 @@ class Finding(NamedTuple):
     def verdict(self) -> str:
         return {True: "pass", False: "FAIL", None: "figure"}[self.ok]
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """All that is said, by name."""
+        return {name: value for name, value in self._asdict().items() if value not in ("", None) or name == "value"}
+
 
 class Options(NamedTuple):
     """The options that every part is told."""

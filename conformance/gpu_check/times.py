@@ -26,7 +26,7 @@ BURST, BURSTS = 20, 100
 """Calls that are issued without waiting; and how often."""
 
 
-def _blocks(comm: Any, call: Callable[[], object], settle: Callable[[], None], calls: int, blocks: int) -> float:
+def in_blocks(comm: Any, call: Callable[[], object], settle: Callable[[], None], calls: int, blocks: int) -> float:
     """The median of what a call took the slowest rank; every call is waited for."""
     seconds = []
     for block in range(blocks + 1):
@@ -77,12 +77,12 @@ def times(comm: Any, options: Options) -> None:
         comm.barrier(timeout=60)
         for nbytes, calls in sizes:
             x = kind.put(np.zeros(nbytes // 4, np.float32))
-            took = _blocks(comm, partial(comm.allreduce, x, timeout=LIMIT), kind.synchronize, calls, BLOCKS)
+            took = in_blocks(comm, partial(comm.allreduce, x, timeout=LIMIT), kind.synchronize, calls, BLOCKS)
             found[nbytes] = min(took, found.get(nbytes, took))
             tell(_time_row(f"allreduce {size_text(nbytes)}, {kind.name}", nbytes, took, world, rate))
             if nbytes >= LARGE:
                 comm.register(x)
-                took = _blocks(comm, partial(comm.allreduce, x, timeout=LIMIT), kind.synchronize, calls, BLOCKS)
+                took = in_blocks(comm, partial(comm.allreduce, x, timeout=LIMIT), kind.synchronize, calls, BLOCKS)
                 found[nbytes] = min(took, found[nbytes])
                 name = f"allreduce {size_text(nbytes)}, {kind.name}, registered"
                 tell(_time_row(name, nbytes, took, world, rate, target=True))
@@ -95,7 +95,7 @@ def times(comm: Any, options: Options) -> None:
     for nbytes, _ in sizes:
         x = torch_kind.put(np.zeros(nbytes // 4, np.float32))
         calls, blocks = GLOO_CALLS.get(nbytes, 1), 1 if nbytes > LARGE else 3
-        took = _blocks(comm, partial(gloo.all_reduce, x), torch_kind.synchronize, calls, blocks)
+        took = in_blocks(comm, partial(gloo.all_reduce, x), torch_kind.synchronize, calls, blocks)
         tell(Finding(f"Gloo, {size_text(nbytes)}", 1e6 * took, "us"))
         ratio, name = took / found[nbytes], f"times faster than Gloo, {size_text(nbytes)}"
         tell(at_least(name, ratio, "x", 10) if nbytes >= LARGE else Finding(name, ratio, "x"))

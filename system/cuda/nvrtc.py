@@ -42,7 +42,7 @@ def compile(text: str, options: Sequence[str], arch: int, name: str) -> tuple[by
 @functools.cache
 def library() -> ctypes.CDLL:
     """libnvrtc, wherever it is; TransportError if it is nowhere: other ranks may have it, and must hear of this."""
-    for path in _places():
+    for path in places(NAMES, "libnvrtc.so.*"):
         try:
             return ctypes.CDLL(path)
         except OSError:
@@ -52,13 +52,14 @@ def library() -> ctypes.CDLL:
     )
 
 
-def _places() -> Iterator[str]:
-    yield from NAMES  # the system's, or one that CuPy or torch has loaded
+def places(names: Sequence[str], pattern: str) -> Iterator[str]:
+    """Where a library of NVIDIA's may be: by its name, in its packages by this pattern, or in a toolkit."""
+    yield from names  # the system's, or one that CuPy or torch has loaded
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        yield from (str(path) for path in sorted(Path(folder).glob("*/lib/libnvrtc.so.*"), reverse=True))
+        yield from (str(path) for path in sorted(Path(folder).glob(f"*/lib/{pattern}"), reverse=True))
     for root in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
-        yield from (f"{root}/lib64/{name}" for name in NAMES if root)
+        yield from (f"{root}/lib64/{name}" for name in names if root)
 
 
 def _fetch(what: str, program: ctypes.c_void_p) -> bytes:

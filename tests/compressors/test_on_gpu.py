@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from support.cases import more
 from support.gpu import ranks as gpu_ranks
 
 COUNTED = """
@@ -18,7 +17,7 @@ counted.drain()
 assert left() == {{}}, left()
 say(done=True)
 """
-WHICH = ("FEW", *more("METHODS"))
+WHICH = ("FEW", pytest.param("METHODS", marks=pytest.mark.more))
 
 
 @pytest.mark.parametrize("which", WHICH)
@@ -28,28 +27,21 @@ def test_arrays_of_a_namespace(which: str, built: Path, tmp_path: Path) -> None:
 
 TORCH = """
 import torch
-from support.gpu import counted, counted_torch, methods{more}
+from support.gpu import counted, counted_torch, methods, steps
 from support.faulty import wait_for
 counted_torch.install()
 with hocket.init() as comm:
     comm.allreduce(counted_torch.place(np.ones(1, np.float32)))
-    {what}
+    methods.everything(comm, counted_torch.place, counted_torch.read, methods.{which})
+    steps.hooked(comm)
+    steps.scheduled(comm)
 counted.drain()
 wait_for(lambda: left().keys() <= {{"streams"}}, 20, "all but torch's streams is given back: a thread closes, too,")
 say(done=True)
 """
 
-EVERYTHING = "methods.everything(comm, counted_torch.place, counted_torch.read, methods.{})"
 
-
-@pytest.mark.parametrize(
-    ("more", "what"),
-    [
-        *more(("", EVERYTHING.format("METHODS"))),
-        (", steps", "steps.hooked(comm)"),
-        (", steps", "steps.scheduled(comm)"),
-    ],
-    ids=["methods", "ddp", "scheduler"],
-)  # fmt: skip
-def test_tensors_of_torch(more: str, what: str, built: Path, tmp_path: Path) -> None:
-    gpu_ranks.run(built, 2, TORCH.format(more=more, what=what), tmp_path, seconds=60)
+@pytest.mark.parametrize("which", ("OF_LIBRARIES", *WHICH[1:]))
+def test_tensors_of_torch(which: str, built: Path, tmp_path: Path) -> None:
+    """Methods; the averages of DDP's buckets and of a Scheduler.  In one job, as torch takes seconds to begin."""
+    gpu_ranks.run(built, 2, TORCH.format(which=which), tmp_path, seconds=60)

@@ -97,7 +97,7 @@ class EmulatedGpu(Gpu):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-ins for the driver and the compiler, and the kernels of --quick."""
     made = tmp_path_factory.mktemp("gpu_check")
-    stand_in_cuda.build(made)
+    stand_in_cuda.nccl(made, stand_in_cuda.build(made))
     stand_in_cuda.compiler(made)
     return made
 
@@ -150,6 +150,7 @@ def test_the_parts_that_need_no_peer(folder: Path, emulator: Emulator, tmp_path:
     assert rows["collectives, 2 ranks"]["streams wait for"].value == "words"
     assert rows["collectives, 2 ranks"]["allreduce, plain, registered memory, every algorithm"].ok
     assert rows["collectives, 2 ranks"]["allreduce, plain, bfloat16, every algorithm"].ok
+    assert rows["NCCL"]["allreduce by NCCL, 2 ranks, 1 GPU"].ok and len(rows["NCCL"]) == 8
     assert "reduce: 12 kernels" in done.stdout and done.stdout.rstrip().endswith("figure")
 
 
@@ -164,17 +165,6 @@ def test_a_rank_is_killed(folder: Path, emulator: Emulator, tmp_path: Path) -> N
             assert row.ok and row.note.startswith("PeerLostError")
             assert rows[f"rank {rank} of {world}: the stream of the calls"].ok
     assert rows["the part"].ok
-
-
-def test_hand_off(folder: Path, emulator: Emulator, tmp_path: Path) -> None:
-    with stand_in_cuda.machine(folder / "libcuda.so.1", folder / "emulated.so") as env:
-        done = run(env, "--parts", "handoff", "--largest", str(1 << 20), "--json", str(tmp_path / "found"))
-    rows = found(tmp_path / "found")["hand-off"]
-    assert rows["the part"].ok and rows["opening one's own handle of memory"].value == "is refused", done.stderr
-    for name in ("events and words of the host, issued ahead", "stream memory operations"):
-        assert float(rows[f"round trip by {name}"].value) > 0
-    assert rows["a stream that waits for a word of a process that is killed"].value == "hangs"
-    assert rows["... after its own process has written the word"].ok
 
 
 BAD = """

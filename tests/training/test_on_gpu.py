@@ -8,27 +8,24 @@ import pytest
 
 from support.gpu import ranks as gpu_ranks
 
-STRIDES = (3, pytest.param(1, marks=pytest.mark.more))
-"""Each third case, or all."""
+ALL = pytest.param(1, marks=pytest.mark.more)
 CUPY = """
 from support.gpu import counted, loops
 loops.STRIDE = {stride}
 with hocket.init() as comm:
     comm.allreduce(counted.asarray(np.ones(1, np.float32)))
-    loops.{which}(comm, counted.asarray, counted.ndarray.get)
+    loops.everything(comm, counted.asarray, counted.ndarray.get)
+    loops.full(comm, counted.asarray, counted.ndarray.get)
 counted.drain()
 assert left() == {{}}, left()
 say(done=True)
 """
 
 
-@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("stride", (3, ALL))
 def test_arrays_of_a_namespace(stride: int, built: Path, tmp_path: Path) -> None:
-    gpu_ranks.run(built, 2, CUPY.format(which="everything", stride=stride), tmp_path, seconds=60)
-
-
-def test_memory_that_is_full_and_captures(built: Path, tmp_path: Path) -> None:
-    gpu_ranks.run(built, 2, CUPY.format(which="full", stride=1), tmp_path, seconds=60)
+    """Each third case, or all; memory that is full, and captures."""
+    gpu_ranks.run(built, 2, CUPY.format(stride=stride), tmp_path, seconds=60)
 
 
 TORCH = """
@@ -46,6 +43,7 @@ say(done=True)
 """
 
 
-@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("stride", (7, ALL))
 def test_tensors_of_torch(stride: int, built: Path, tmp_path: Path) -> None:
+    """The first case of each, or all."""
     gpu_ranks.run(built, 2, TORCH.format(stride=stride), tmp_path, seconds=60)

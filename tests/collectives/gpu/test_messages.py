@@ -96,7 +96,6 @@ with hocket.init() as world:
     refused("captured into a CUDA graph", lambda: comm.recv(late, 1 - comm.rank))
     gpu_ranks.knob("capturing", 0)
     refused("works on GPU 0; the array is on GPU 1", lambda: comm.send(put(np.ones(6, np.float32), 1), 1 - comm.rank))
-    refused("algorithm='nccl': no call is handed to NCCL", lambda: comm.allreduce(x, algorithm="nccl"))
     gpu_ranks.knob("room", gpu_ranks.count("bytes"))
     refused("no room for 2097152 bytes on GPU 0", lambda: comm.send(x, 1 - comm.rank), hocket.errors.MemoryError)
     gpu_ranks.knob("room", 1 << 40)

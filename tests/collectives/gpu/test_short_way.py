@@ -63,13 +63,16 @@ with alone() as comm:
         assert "not C-contiguous" in str(why), why
     else:
         raise AssertionError("strides were not looked at")
-    gpu_ranks.knob("capturing", 1)
-    try:
-        comm.allreduce(late)
-    except hocket.ArgumentError as why:
-        assert "captured" in str(why), why
-    else:
-        raise AssertionError("a stream was captured")
+    made.clear()
+    gpu_ranks.knob("capturing", stream)
+    with hocket.on_stream(stream):
+        try:
+            comm.allreduce(late)
+        except hocket.ArgumentError as why:
+            assert "captured" in str(why) and comm.gpus.why_apart, why
+        else:
+            assert not comm.gpus.why_apart
+    assert made, "a call that is captured took the short way"
     gpu_ranks.knob("capturing", 0)
     comm.barrier()
     del x, out, whole, parts, part, late, other

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import math
 import sys
@@ -29,6 +30,7 @@ _there: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
 """By their aliases."""
 
 
+@functools.cache
 def library() -> ctypes.CDLL:
     found = ctypes.CDLL("libcuda.so.1")
     found.fake_get.restype = ctypes.c_long

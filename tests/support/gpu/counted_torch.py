@@ -78,11 +78,11 @@ def leave(nbytes: int) -> None:
 
 def call(function: Any, args: Any, how: Any) -> Any:
     name = getattr(function, "__name__", "")
-    everything = [each for each in flattened((args, tuple(how.values()))) if isinstance(each, torch.Tensor)]
-    here = [each for each in everything if not isinstance(each, Tensor)]
+    everything = [*flattened(args), *flattened(tuple(how.values()))]
+    here = [each for each in everything if isinstance(each, torch.Tensor) and not isinstance(each, Tensor)]
     own = [each for each in everything if isinstance(each, Tensor)]
-    target = [each for each in flattened((args, tuple(how.values()))) if isinstance(each, torch.device | str)]
-    to_host = name in TO_HOST or (name == "to" and any(str(each) == "cpu" for each in target))
+    target = [str(each) for each in everything if isinstance(each, torch.device | str)] if name == "to" else []
+    to_host = name in TO_HOST or "cpu" in target
     if own and here and name not in FROM_HOST and any(each.dim() for each in here):
         raise RuntimeError("Expected all tensors to be on the same device, but found cuda:0 and cpu!")
     masks = name == "__getitem__" and any(each.dtype == torch.bool for each in own[1:])
@@ -100,7 +100,7 @@ def call(function: Any, args: Any, how: Any) -> Any:
         return own[0]
     counted.settle()
     plain = {each: value for each, value in how.items() if not (each == "device" and "cuda" in str(value))}
-    if name == "to" and any("cuda" in str(each) for each in target):
+    if any("cuda" in each for each in target):
         return args[0] if own else on_gpu(args[0])
     result = seen(function, *args, **plain)
     if name == "cpu":
@@ -108,12 +108,14 @@ def call(function: Any, args: Any, how: Any) -> Any:
     return result if to_host else wrapped(result)
 
 
-def flattened(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from flattened(each)
-    else:
-        yield value
+def flattened(values: Any) -> list[Any]:
+    found = []
+    for each in values:
+        if isinstance(each, list | tuple):
+            found += flattened(each)
+        else:
+            found.append(each)
+    return found
 
 
 def wrapped(value: Any) -> Any:

@@ -25,6 +25,8 @@ METHODS: tuple[Any, ...] = (
 )  # fmt: skip
 FEW: tuple[Any, ...] = ("sign", "doublesqueeze:int8", "topk:0.03:fp16", METHODS[15], "powersgd:2:bf16")
 """One of each kind."""
+OF_LIBRARIES = FEW[2:]
+"""Methods whose heavy parts are not kernels of hocket's."""
 ON_HOST = ("threshold:0.1", "nonzero", "elias:4", "shared:1", "twobits:0.1", "adasum")
 SHAPES = ((33, 47), (130,), (40, 3, 5), (1,))
 
@@ -138,7 +140,7 @@ def wrong(comm: Any, place: Place, read: Place) -> None:
 def everything(comm: Any, place: Place, read: Place, methods: Sequence[Any] = METHODS) -> None:
     for method in methods:
         beside(comm, method, place, read)
-    for method in ("int8", "topk:0.05", "powersgd:2") if methods is METHODS else ("int8",):
+    for method in ("int8", "topk:0.05", "powersgd:2") if methods is METHODS else ("int8",) if methods is FEW else ():
         beside(comm, method, place, read, feedback=False)
         beside(comm, method, place, read, decay=0.5)
     rows(comm, place, read)

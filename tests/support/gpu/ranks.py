@@ -77,7 +77,7 @@ def alone() -> Iterator[Any]:
 
 def build(folder: Path) -> Path:
     """The stand-ins for the driver and the compiler, and the kernels that beside_numpy.py uses."""
-    stand_in_cuda.build(folder)
+    stand_in_cuda.nccl(folder, stand_in_cuda.build(folder))
     stand_in_cuda.compiler(folder)
     kernels = [catalogue.reduce(dtype, op) for dtype, ops in gpu_oracle.KERNELS.items() for op in ops]
     kernels += [catalogue.scale(dtype) for dtype in gpu_oracle.KERNELS]

@@ -29,6 +29,13 @@ def compiler(folder: Path) -> Path:
     return compiled(folder / COMPILER, [source], "-O1", "-fPIC", "-shared", f"-Wl,-soname,{COMPILER}")
 
 
+def nccl(folder: Path, driver: Path) -> Path:
+    """The stand-in for NCCL, over that for the driver."""
+    name = "libnccl.so.2"
+    source = ROOT / "tests" / "system" / "cuda" / "fake_nccl.c"
+    return compiled(folder / name, [source, driver], *FLAGS, "-fvisibility=default", f"-I{ROOT}", f"-Wl,-soname,{name}")
+
+
 @contextlib.contextmanager
 def machine(library: Path, emulator: Path | None = None, **knobs: int | str) -> Iterator[dict[str, str]]:
     """The environment of processes that share these devices; what is left of their memory goes with it."""

@@ -86,33 +86,32 @@ def hooked(comm: Any) -> None:
 def scheduled(comm: Any) -> None:
     """`Scheduler(compressor=)`: tensors whose averages travel in threads, in whatever stream is current."""
     shapes = {"a": (40, 30), "b": (30,), "c": (7, 30)}
-    for order in ("priority", "agreed"):
-        for method in ("int8", "topk:0.1"):
-            apart = comm.dup(), comm.dup()
-            how: dict[str, Any] = {"compressor": method, "order": order, "finite": False}
-            here, there = (Scheduler(each, fuse=0, **how) for each in apart)  # else what is ready at once goes together
-            if order != "agreed":
-                for name, shape in shapes.items():
-                    here.declare(name, np.empty(shape, np.float32))
-                    there.declare(name, place(np.empty(shape, np.float32)))
-            for turn in range(3):
-                given = {
-                    name: drawn(comm.rank, turn, i, int(np.prod(shape))).reshape(shape)
-                    for i, (name, shape) in enumerate(shapes.items())
-                }
-                cuda = {name: place(x) for name, x in given.items()}
-                with counting(**({} if turn else TRIAL)):
-                    for name in reversed(shapes):
-                        there.ready(name, cuda[name])
-                    there.step()
-                    for name in shapes:
-                        there.wait(name)
+    for order, method in (("priority", "topk:0.1"), ("agreed", "int8")):
+        apart = comm.dup(), comm.dup()
+        how: dict[str, Any] = {"compressor": method, "order": order, "finite": False}
+        here, there = (Scheduler(each, fuse=0, **how) for each in apart)  # else what is ready at once goes together
+        if order != "agreed":
+            for name, shape in shapes.items():
+                here.declare(name, np.empty(shape, np.float32))
+                there.declare(name, place(np.empty(shape, np.float32)))
+        for turn in range(3):
+            given = {
+                name: drawn(comm.rank, turn, i, int(np.prod(shape))).reshape(shape)
+                for i, (name, shape) in enumerate(shapes.items())
+            }
+            cuda = {name: place(x) for name, x in given.items()}
+            with counting(**({} if turn else TRIAL)):
                 for name in reversed(shapes):
-                    here.ready(name, given[name])
-                here.step()
+                    there.ready(name, cuda[name])
+                there.step()
                 for name in shapes:
-                    assert np.array_equal(here.wait(name), read(cuda[name])), (order, method, turn, name)
-            for each in (here, there, *apart):
-                each.close()
+                    there.wait(name)
+            for name in reversed(shapes):
+                here.ready(name, given[name])
+            here.step()
+            for name in shapes:
+                assert np.array_equal(here.wait(name), read(cuda[name])), (order, method, turn, name)
+        for each in (here, there, *apart):
+            each.close()
     said = refused(resolved("adasum"), place(np.ones(3, np.float32)))
     assert said.startswith(f"it is on {CUDA}, and 'adasum' works in host memory: ") and "take another" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+import hocket
+from hocket.torch.training import communicator, parameters
+from hocket.training import SGD, LocalSGD, Sharded
 from torch_training.cases import case
 from torch_training.task import (
     adam,
@@ -188,3 +192,49 @@ def compile_compressed_ddp() -> None:
             for some in (learned(lambda each: torch.optim.SGD(each.parameters(), 0.1), 4), model.parameters())
         )
         assert float((got - wanted).norm()) <= near * float(wanted.norm()), (method, got, wanted)
+
+
+def accumulated(model: Any, x: Tensor, y: Tensor, scale: Any) -> None:
+    """Two micro-batches go into the gradients."""
+    for given, wanted in zip(x.chunk(2), y.chunk(2), strict=True):
+        scale(nn.functional.mse_loss(model(given), wanted) / 2).backward()
+
+
+@case(2)
+def compile_above() -> None:
+    """Around what stands above the methods: a compiled module, two micro-batches a step, and a scale that meets an
+    infinity on rank 0.  A loop averages what its scaler has left; `Sharded(clip=)` refuses it on all ranks."""
+    x, y = map(mine, batch())
+    loops, shards = [], []
+    for compiled in (False, True):
+        model = network()
+        run = torch.compile(model, backend=Graphs()) if compiled else model
+        optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=4.0, enabled=compiled)
+        loop = LocalSGD(communicator(), parameters(model), every=2)
+        for step in range(6):
+            spoilt = step == 2 and rank() == 0
+            optimizer.zero_grad()
+            accumulated(run, x, torch.full_like(y, float("inf")) if spoilt and compiled else y, scaler.scale)
+            if compiled or not spoilt:
+                scaler.step(optimizer)
+            scaler.update()
+            loop.step()
+        loops.append([*model.parameters()])
+        model = network()
+        run, scale = torch.compile(model, backend=Graphs()) if compiled else model, 4.0 if compiled else 1.0
+        sharded = Sharded(SGD(0.1), communicator(), parameters(model), clip=100.0)
+        for step in range(4):
+            spoilt = compiled and step == 2 and rank() == 0
+            model.zero_grad()
+            wanted = torch.full_like(y, float("inf")) if spoilt else y
+            accumulated(run, x, wanted, lambda loss, by=scale: loss * by)
+            given = {name: each.grad / scale for name, each in model.named_parameters()}
+            if step != 2:
+                sharded.step(given)
+            elif compiled:
+                with pytest.raises(hocket.ArgumentError, match="the gradient's norm is .*; nothing changed"):
+                    sharded.step(given)
+                scale /= 2
+        shards.append([*model.parameters()])
+    close(*loops)
+    close(*shards)

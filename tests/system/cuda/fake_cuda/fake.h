@@ -18,8 +18,10 @@
  * FAKE_CUDA_DIR, where memory lies as files, must be set: without it there is no device.  Whoever made the folder
  * removes it, so that nothing stays behind a process that was killed.
  *
- * What it does not have: time (nothing lasts as long as on a device, and no call but those that wait is slow), graphs
- * (a capture is only said), managed memory, memory that is mapped piece by piece, arrays, profiling, and a device's
+ * What a stream is given while it is `capturing` is kept, and fake_replay gives it to a stream, as often as it is called.
+ *
+ * What it does not have: time (nothing lasts as long as on a device, and no call but those that wait is slow), events in
+ * captures, managed memory, memory that is mapped piece by piece, arrays, profiling, and a device's
  * weak order of memory: the thread sanitizer sees what is missing there.  While a kernel runs, the host's own accesses
  * to device memory are not noticed; a kernel's, beyond the page that follows an allocation, end the process. */
 #ifndef FAKE_CUDA_H
@@ -45,6 +47,7 @@ int fake_refuse(const char *function, long nth, int status);
 CUdeviceptr fake_suballoc(size_t size);
 CUresult fake_subfree(CUdeviceptr at);
 void *fake_reach(CUdeviceptr at, CUstream stream);
+int fake_replay(CUstream captured, CUstream stream);
 #pragma GCC visibility pop
 
 #define KNOBS(X) \
@@ -146,14 +149,14 @@ struct op {
     struct launch *launch;
     struct shared *shared;
     uint64_t generation;
-    int slot;
+    int slot, captured;
 };
 struct CUstream_st {
     struct CUstream_st *next;
     struct CUctx_st *context;
     unsigned flags, dice;
     uint64_t submitted, done;
-    struct op *first, *last;
+    struct op *first, *last, *graph; /* the last: what was captured, the latest first */
     int running, destroyed;
 };
 struct CUstream_st *stream_of(CUstream handle); /* NULL: none */

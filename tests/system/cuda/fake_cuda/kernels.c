@@ -99,7 +99,7 @@ static void run(struct op *o) {
     struct launch *l = o->launch;
     if (l->fault) {
         die(l->fault);
-        free(l);
+        if (!o->captured) free(l);
         return;
     }
     pthread_mutex_lock(&one_at_a_time);
@@ -118,7 +118,7 @@ static void run(struct op *o) {
         fprintf(stderr, "fake cuda: the emulator says %d of %s\n", code, l->function->name);
         die(CUDA_ERROR_LAUNCH_FAILED);
     }
-    free(l);
+    if (!o->captured) free(l);
 }
 
 /* Whether a parameter, or what lies in one at a multiple of eight bytes, is an address that this device may not use. */

@@ -59,7 +59,7 @@ static void *work(void *stream) {
         pthread_mutex_unlock(&lock);
         if (late) usleep(late);
         if (o->run && !dead()) o->run(o);
-        else free(o->launch);
+        else if (!o->captured) free(o->launch);
         pthread_mutex_lock(&lock);
         s->first = o->next;
         s->done = o->number;
@@ -71,10 +71,16 @@ static void *work(void *stream) {
     return NULL;
 }
 
+static int is_capturing(const struct CUstream_st *s) { return is.capturing == 1 || is.capturing == (long)(uintptr_t)s; }
+
 /* Queue an operation; its fields may be filled in until the lock is let go. */
 struct op *submit(struct CUstream_st *s, void (*run)(struct op *)) {
     struct op *o = calloc(1, sizeof *o);
     pthread_t thread;
+    if (is_capturing(s)) {
+        o->run = run, o->next = s->graph, o->captured = 1;
+        return s->graph = o;
+    }
     o->number = ++s->submitted;
     o->run = run;
     struct CUstream_st *const null = legacy(s->context);
@@ -109,8 +115,6 @@ void settle(struct CUctx_st *c) {
 void drain(void) {
     for (struct CUstream_st *s = streams; s; s = s->next) until_done(s, s->submitted);
 }
-
-static int is_capturing(const struct CUstream_st *s) { return is.capturing == 1 || is.capturing == (long)(uintptr_t)s; }
 
 /* ---- the calls */
 
@@ -169,6 +173,23 @@ void *fake_reach(CUdeviceptr at, CUstream stream) {
     void *there = s && until_done(s, s->submitted) == CUDA_SUCCESS ? reach(at, 1) : NULL;
     pthread_mutex_unlock(&lock);
     return there;
+}
+
+static int replay(const struct op *o, struct CUstream_st *s) {
+    if (o == NULL) return 0;
+    const int before = replay(o->next, s);
+    struct op *again = submit(s, o->run), copy = *o;
+    copy.next = again->next, copy.number = again->number, copy.needs = again->needs, copy.n_needs = again->n_needs;
+    *again = copy;
+    return before + 1;
+}
+
+/* Carry out in `stream` what was captured in the other one; so many operations. */
+int fake_replay(CUstream captured, CUstream stream) {
+    pthread_mutex_lock(&lock);
+    const int n = replay(stream_of(captured)->graph, stream_of(stream));
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
