@@ -151,10 +151,14 @@ TORCH_FILES = algorithms/test_join.py test_c10d_object_collectives.py optim tens
 test-torch-files: $(VENV)/test.stamp
 	$(BIN)/python tests/frameworks/suites/driver.py torch $(addprefix $(TORCH_TESTS)/,$(TORCH_FILES))
 
-# torchft's own tests, which it installs, likewise.
+# torchft's own tests, which it installs, likewise; those of groups that are reconfigured from 2026.10 on, with torch 2.14 and later
+# (TORCH=torch==2.15.0 VENV=.venv-2.15).  TORCHFT=torchft==0.2.0: the release.
+TORCHFT ?= torchft-nightly
 test-torchft-suite: $(VENV)/test.stamp
-	$(INSTALL) parameterized torchft-nightly
-	$(BIN)/python tests/frameworks/suites/driver.py torchft process_group_test.py local_sgd_test.py --limit 600
+	$(PIP) uninstall --quiet --yes torchft torchft-nightly
+	$(INSTALL) parameterized '$(TORCHFT)'
+	$(BIN)/python tests/frameworks/suites/driver.py torchft process_group_test.py local_sgd_test.py \
+		$(if $(findstring nightly,$(TORCHFT)),reconfigure_test.py) --limit 600
 
 # Ray's own tests of its collective groups, with hocket's name in place of Gloo's.  They are no part of this repository:
 # RAY_SUITE is the path of python/ray/util/collective/tests in a checkout of ray-project/ray.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import traceback
 
 import pytest
@@ -66,3 +68,24 @@ def test_a_base_that_is_an_error_of_hockets_is_taken_as_it_is() -> None:
     theirs = errors.under(PeerLostError, __name__)
     assert theirs[errors.Error] is theirs[errors.PeerLostError] is PeerLostError
     assert issubclass(theirs[errors.TimeoutError], PeerLostError)
+
+
+MISSING = """
+import importlib, sys
+for extra, package in {found}.items():
+    sys.modules[package] = None
+    try:
+        importlib.import_module("hocket." + extra)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_a_framework_that_is_missing_is_named_with_what_installs_it() -> None:
+    found = {each: each for each in ("jax", "keras", "lightgbm", "ray", "tensorflow", "torch", "xgboost")}
+    found |= {"dask": "distributed", "flower": "flwr", "spark": "pyspark"}
+    command = [sys.executable, "-c", MISSING.format(found=found)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, cold=True).stdout.splitlines()
+    for line, (extra, package) in zip(said, found.items(), strict=True):
+        assert line.startswith(f"hocket.{extra}: ") and package in line, line
+        assert line.endswith(f": pip install 'hocket[{extra}]'"), line

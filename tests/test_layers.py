@@ -68,6 +68,7 @@ ABOVE = [each for each in MAY if each in ("compressors", "observe", "training") 
 """Folders that stand on the public door alone."""
 EXCEPTIONS = {
     "collectives/communicator/observing.py": "observe",  # comm.trace makes a file of records: loaded when it is called
+    "frameworks/torch/debug.py": "observe",  # loaded by who starts torch's debug server
     "frameworks/torch/calls/quick.pyx": "collectives",  # the table of calls made before, in Cython
     "frameworks/xla/serving.pyx": "collectives",  # likewise
     "tools/rank.py": "xla",  # variables that a program of JAX's needs before it begins

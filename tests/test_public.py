@@ -37,8 +37,8 @@ NAMES = {
         algorithm cost get hierarchical ids names register show simulate topology verify verify_steps
     """,
     "hocket.arguments": """
-        ArgumentError LONGEST choices human kind optional printable rank_in seconds seen_through some_of texts
-        unmasked whole wholes
+        ArgumentError LONGEST choices human installed kind optional printable rank_in seconds seen_through some_of
+        texts unmasked whole wholes
     """,
     "hocket.codecs": """
         CODECS Codec FP8 HALF_NAMES L2 MAX NATURAL ONEBIT SIGN WHOLE not_below others restore shorten thin
@@ -71,8 +71,9 @@ NAMES = {
         serve tune
     """,
     "hocket.torch": """
-        Checkpointed DistributedOptimizer Served ServedEmbedding bf16_compress_hook check compress empty into_trace
-        is_loss monitored_barrier redistribute register renew use with_arrays with_tensors
+        Checkpointed DistributedOptimizer Served ServedEmbedding bf16_compress_hook check compress debug_handlers
+        empty into_trace is_loss monitored_barrier reconfigurable redistribute register renew use with_arrays
+        with_tensors
     """,
     "hocket.horovod.torch": """
         Adasum Average Compression DistributedOptimizer HorovodInternalError HostsUpdatedInterrupt Max Min

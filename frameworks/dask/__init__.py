@@ -4,6 +4,9 @@
     store.py     the ranks meet through a variable of the scheduler
 """
 
-from hocket.dask.launch import run
+from hocket.arguments import installed
+
+with installed("dask"):
+    from hocket.dask.launch import run
 
 __all__ = ["run"]

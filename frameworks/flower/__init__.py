@@ -5,7 +5,10 @@
     updates.py     an array's update as bytes, and back
 """
 
-from hocket.flower.client import encoded
-from hocket.flower.server import Decoding
+from hocket.arguments import installed
+
+with installed("flower"):
+    from hocket.flower.client import encoded
+    from hocket.flower.server import Decoding
 
 __all__ = ["Decoding", "encoded"]

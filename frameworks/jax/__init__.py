@@ -14,23 +14,25 @@
     xla_ffi.pxd      the parts of XLA's C interface that this takes
 """
 
+from hocket.arguments import installed
 from hocket.xla import loading
 
 loading.prepare()  # before jax is imported, which reads once which library carries out its collectives
 
 # isort: split
-from hocket.jax.calls import (  # noqa: E402
-    allgather,
-    allreduce,
-    alltoall,
-    barrier,
-    broadcast,
-    recv,
-    reduce,
-    reduce_scatter,
-    send,
-    sendrecv,
-)
+with installed("jax"):
+    from hocket.jax.calls import (
+        allgather,
+        allreduce,
+        alltoall,
+        barrier,
+        broadcast,
+        recv,
+        reduce,
+        reduce_scatter,
+        send,
+        sendrecv,
+    )
 from hocket.jax.causes import cause  # noqa: E402
 from hocket.jax.start import explain, init, initialize, renew  # noqa: E402
 

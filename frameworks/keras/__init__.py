@@ -12,7 +12,10 @@
     backends/        one file for each: only that of the backend in use is imported
 """
 
-import keras
+from hocket.arguments import installed
+
+with installed("keras"):
+    import keras
 
 if int(keras.__version__.partition(".")[0]) < 3:
     raise ImportError(

@@ -5,6 +5,9 @@
     halving.py       in which order the ranks' histograms are added
 """
 
-from hocket.lightgbm.network import Network, setup
+from hocket.arguments import installed
+
+with installed("lightgbm"):
+    from hocket.lightgbm.network import Network, setup
 
 __all__ = ["Network", "setup"]

@@ -13,8 +13,11 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hocket.ray.launch import run
-from hocket.ray.register import register
+from hocket.arguments import installed
+
+with installed("ray"):
+    from hocket.ray.launch import run
+    from hocket.ray.register import register
 
 if TYPE_CHECKING:
     from hocket.ray.direct import HocketTransport, register_transport

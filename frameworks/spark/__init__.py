@@ -4,6 +4,9 @@
     store.py     the ranks meet through `BarrierTaskContext.allGather`
 """
 
-from hocket.spark.launch import run
+from hocket.arguments import installed
+
+with installed("spark"):
+    from hocket.spark.launch import run
 
 __all__ = ["run"]

@@ -6,7 +6,10 @@
     causes.py    `cause`: hocket's own error behind TensorFlow's
 """
 
-from hocket.tensorflow.calls import allgather, allreduce, broadcast
-from hocket.tensorflow.causes import cause
+from hocket.arguments import installed
+
+with installed("tensorflow"):
+    from hocket.tensorflow.calls import allgather, allreduce, broadcast
+    from hocket.tensorflow.causes import cause
 
 __all__ = ["allgather", "allreduce", "broadcast", "cause"]

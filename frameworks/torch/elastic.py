@@ -12,11 +12,14 @@
 Groups and modules made on the old default group (`new_group`, DDP, DeviceMesh) are made anew.  Let go of an old DDP
 module first: its hooks stay on the parameters as long as it is there.  The default group's store reaches this process
 alone: what needs a store of all ranks has to bring one.
+
+`reconfigurable` is the other way, torch's own: the caller chooses the members.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -25,6 +28,9 @@ from hocket.errors import ArgumentError, PeerLostError
 from hocket.torch.errors import in_torchs_words
 from hocket.torch.group import bootstrap
 from hocket.torch.register import NAME
+
+if TYPE_CHECKING:
+    from hocket.torch.group.process_group import ProcessGroupHocket
 
 
 def use(comm: Communicator) -> None:
@@ -69,3 +75,24 @@ def is_loss(error: BaseException) -> bool:
     comm = bootstrap.parent()
     lost = comm is not None and bool(comm.lost)
     return isinstance(error, PeerLostError) or (lost and isinstance(error, RuntimeError))
+
+
+def reconfigurable(timeout: timedelta = timedelta(seconds=300)) -> ProcessGroupHocket:
+    """A group of members that `reconfigure` chooses, as often as they change, beside torch's default group or without.
+
+    It does what the default group of `enable_reconfigure=True` does, but a program may have several, the others go on
+    while one meets anew, and torch need not be 2.14.  torch does not know it: `group.rank()` and `group.size()` tell,
+    not `dist.get_rank(group)`.  `timeout`: of its calls.  `torchft.Manager(pg=)` after torchft 0.2 takes it.  Local.
+
+    >>> import hocket.torch, torch, types
+    >>> group = hocket.torch.reconfigurable()
+    >>> both = [group.get_reconfigure_handle()]        # each member's, brought to all by the program
+    >>> group.reconfigure(types.SimpleNamespace(uuid=1, handles=both, timeout=None)).wait()
+    True
+    >>> group.allreduce(x := torch.ones(2)).wait(), group.size()
+    (True, 1)
+    >>> group.shutdown()
+    """
+    from hocket.torch.group.process_group import ProcessGroupHocket
+
+    return ProcessGroupHocket.reconfigurable(timeout, "reconfigurable")

@@ -32,6 +32,11 @@ def create(options: Any, _: Any) -> Any:
     recorded_by_itself(not others)
     if not others:
         return process_group.ProcessGroupHocket(options)
+    if getattr(options, "enable_reconfigure", False):
+        raise ArgumentError(
+            f"enable_reconfigure: torch reconfigures no group of several backends, and {', '.join(others)} is there, "
+            f'too; pass "{NAME}" alone'
+        )
     if backend.available():
         return backend.BackendHocket(options)
     raise ArgumentError(

@@ -6,6 +6,9 @@ need to meet, and tells what went wrong.
     workers.py    `communicator(comm)`
 """
 
-from hocket.xgboost.workers import TrainingError, communicator
+from hocket.arguments import installed
+
+with installed("xgboost"):
+    from hocket.xgboost.workers import TrainingError, communicator
 
 __all__ = ["TrainingError", "communicator"]

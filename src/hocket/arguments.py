@@ -5,9 +5,10 @@ Part of the floor, like errors.py: imports nothing else of hocket, may be import
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hocket.errors import ArgumentError
@@ -51,6 +52,16 @@ def texts(values: Any, what: str) -> list[str]:
         if len(found) == len(given):
             return found
     raise ArgumentError(f"{what}={reprlib.repr(values)} must be a sequence of names")
+
+
+@contextlib.contextmanager
+def installed(extra: str) -> Iterator[None]:
+    """A block of imports: where a package is not there, the error says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as why:
+        text = f"hocket.{extra}: {why}: pip install 'hocket[{extra}]'"
+        raise ModuleNotFoundError(text, name=why.name, path=why.path) from None
 
 
 def printable(text: str, most: int = 120) -> str:

@@ -17,9 +17,10 @@ row() {
             runs="tests/kernels tests/algorithms tests/collectives/calls tests/collectives/arrays
                 tests/collectives/communicator" ;;
         torch) wants="torch expecttest"; told="torch numpy ml_dtypes"; runs="--torch" ;;
-        training) wants="torch transformers accelerate deepspeed lightning torchft-nightly"
-            told="torch transformers accelerate lightning torchft-nightly"
-            runs="$OTHERS/test_others.py $OTHERS/test_hugging_face.py $OTHERS/test_torchft.py $OTHERS/test_outer.py" ;;
+        training) wants="torch transformers accelerate deepspeed lightning torchft-nightly tabulate"
+            told="torch transformers accelerate deepspeed lightning torchft-nightly"
+            runs="$OTHERS/test_others.py $OTHERS/test_hugging_face.py $OTHERS/test_torchft.py $OTHERS/test_outer.py
+                $OTHERS/test_debug_server.py" ;;
         jax) wants="jax scikit-learn"; told="jax numpy"
             runs="$OTHERS/test_jax.py $OTHERS/test_jax_start.py $OTHERS/test_jax_failures.py" ;;
         clusters) wants="ray[train] distributed flwr torch"; told="ray distributed flwr"

@@ -39,6 +39,7 @@ class ProcessGroupHocket(Identity, Reconfigurable, Hooks, Calls, Without, _Base)
     """The group of `init_process_group("hocket")` and `new_group`.  `comm` is its `hocket.Communicator`."""
 
     comm: Communicator
+    _made: weakref.WeakSet[ProcessGroupHocket]
     _shim: weakref.ref[Shim] | None = None
 
     def __init__(self, options: Any) -> None:
@@ -58,9 +59,19 @@ class ProcessGroupHocket(Identity, Reconfigurable, Hooks, Calls, Without, _Base)
             made.comm = met(store, rank, size, timeout)
         return made
 
+    @classmethod
+    def reconfigurable(cls, timeout: timedelta, name: str) -> ProcessGroupHocket:
+        """A group that torch does not know, which meets nobody before `reconfigure`."""
+        made = cls.__new__(cls)
+        made._begin(dist.HashStore(), 0, 1, name)  # type: ignore[attr-defined]
+        with in_torchs_words():
+            made._await_reconfigure(0, 1, timeout.total_seconds())
+        return made
+
     def _begin(self, store: Any, rank: int, size: int, name: str) -> None:
         _Base.__init__(self, rank, size)
         self._store, self._name, self._desc, self._splits = store, name, "undefined", 0
+        self._made = weakref.WeakSet()
         functional.complete()
         self._check_for_nans(rank)
 
@@ -85,6 +96,7 @@ class ProcessGroupHocket(Identity, Reconfigurable, Hooks, Calls, Without, _Base)
         made.setGroupDesc(group_desc or f"{self._desc}:split:{number}")
         with in_torchs_words():
             made.comm = child(self.comm, ranks, name, seconds)
+        self._made.add(made)
         return made
 
     def __del__(self) -> None:

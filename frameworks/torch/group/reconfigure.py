@@ -1,9 +1,12 @@
-"""`dist._reconfigure`: the default group meets anew, of the processes whose handles are given.  torch 2.14 and later.
+"""`dist._reconfigure`: a group meets anew, of the processes whose handles are given.  torch 2.14 and later.
 
 torch's contract leaves the choice of members to the caller: parts of a group may part, shrink to one, and come
 together again.  That is more than `Communicator.renew` allows, which never lets two parts of a job both go on.  So the
 members meet as a new job does, at an address that the handle of the first one tells: no store is needed any more, and
 any rank may be lost.  The group of an elastic job (elastic.py) goes on by `renew`, under its laws.
+
+It is torch's default group, or one that torch does not know (`hocket.torch.reconfigurable`).  What was made on it is
+over; groups that are reconfigured themselves go on.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import gc
 import re
 import secrets
 import socket
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -33,7 +37,7 @@ UNMET = (
     "the ranks of this group have not met: all of them call dist._reconfigure(uuid, handles) first, as it was made "
     "with enable_reconfigure=True"
 )
-OVER = "the default group was reconfigured: groups, meshes and modules that were made on it before are made anew"
+OVER = "its group was reconfigured: groups, meshes and modules that were made on it before are made anew"
 
 COUNTING = {
     f"torch.distributed.{name}"
@@ -105,6 +109,8 @@ class Reconfigurable:
 
     comm: Communicator
     _store: Any
+    _made: Iterable[Any]
+    """The groups that `split_group` has made of it."""
     _door: Door | None = None
     _uuids: frozenset[int] = frozenset()
 
@@ -183,8 +189,10 @@ class Reconfigurable:
 
     def _part(self) -> None:
         """End the group as it was, with those made on it, here and for ranks that still wait for this one."""
-        of_torch: Any = dist.distributed_c10d._world
-        others = [each for each in of_torch.pg_map if each is not self]
+        others, of_torch = list(_made_of(self)), cast(Any, dist.distributed_c10d._world)
+        if self is of_torch.default_pg:
+            known = [each for each in of_torch.pg_map if each is not self and getattr(each, "_door", None) is None]
+            others += [each for root in known for each in (root, *_made_of(root))]
         for carrier in [*filter(None, map(carrier_of, others)), self]:
             comm = carrier.comm
             comm.abort(ArgumentError(OVER))
@@ -201,6 +209,8 @@ class Reconfigurable:
             over._begin(self._store, *before, f"{self.getGroupName()}: {OVER}")
             over.comm = _unmet(*before, self.comm.timeout, OVER)
             _end_what_counts_ranks(self, over)
+            if "torch._dynamo" in sys.modules:  # compiled programs have the earlier rank and size in them, as numbers
+                sys.modules["torch._dynamo"].reset()
 
     def _open_door(self) -> Door:
         if self._door is None:
@@ -248,12 +258,20 @@ def _agree(comm: Communicator, uuid: int) -> None:
     world.group_count = int(rows[:, 1].max())
 
 
+def _made_of(group: Any) -> Iterator[Any]:
+    """All that `split_group` has made of it, and of those."""
+    for each in list(getattr(group, "_made", ())):
+        yield each
+        yield from _made_of(each)
+
+
 def _end_what_counts_ranks(group: Any, over: Any) -> None:
     """Give those who have the earlier rank and size in mind a group that is over, whose calls say so.
 
     Else they would go on in silence without what the lost ranks held.
     """
     kinds: dict[type, bool] = {}
+    default = group is cast(Any, dist.distributed_c10d._world).default_pg
     for each in gc.get_objects():
         kind = type(each)
         if kind not in kinds:
@@ -261,7 +279,7 @@ def _end_what_counts_ranks(group: Any, over: Any) -> None:
         if kinds[kind]:
             own = vars(each)
             for name, value in list(own.items()):
-                if value is group or (name == "group" and value is None):  # a stage's default group
+                if value is group or (default and name == "group" and value is None):  # a stage's default group
                     own[name] = over
             names = own.get("_dim_group_names", [])
             names[:] = [over.group_name if name == group.group_name else name for name in names]

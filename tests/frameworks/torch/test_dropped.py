@@ -14,15 +14,14 @@ from support import jobs
 from support.worlds import PATH
 
 DROPS = """
-import json, os, time, types
+import json, os, time
 from datetime import timedelta
 import torch, torch.distributed as dist
 import hocket
 from hocket.torch.group.process_group import ProcessGroupHocket
 rank, size = int(os.environ["HOCKET_RANK"]), int(os.environ["HOCKET_SIZE"])
-group = ProcessGroupHocket(types.SimpleNamespace(
-    store=dist.FileStore(os.environ["PLACE"], size), group_rank=rank, group_size=size, group_id="it",
-    timeout=timedelta(seconds=20), global_ranks_in_group=[]))
+store = dist.FileStore(os.environ["PLACE"], size)
+group = ProcessGroupHocket.alone(store, rank, size, timedelta(seconds=20), "it")
 x = torch.ones(3)
 group.allreduce([x]).wait()
 work = group.allreduce([x])

@@ -59,29 +59,6 @@ def test_a_killed_rank(name: str, tmp_path: pathlib.Path) -> None:
         assert said["left"] < 5 and ends[rank].code == 0, ends[rank]
 
 
-BACKWARD = """
-import signal
-start()
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
-for step in range(3):
-    loss = model(torch.ones(1, 3)).sum()
-    if rank == 1 and step == 2:
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        loss.backward()
-    except RuntimeError as error:
-        tell(error)
-dist.destroy_process_group()
-"""
-
-
-def test_a_rank_killed_while_others_wait_in_backward(tmp_path: pathlib.Path) -> None:
-    """DDP's C++ waits for the future then, not for the work."""
-    ends = run(2, BACKWARD, tmp_path)
-    assert ends[0].code == 0 and "rank 1 is gone" in facts(ends[0])["text"], ends[0]
-
-
 LEFT = """
 start()
 if rank == 0:

@@ -1,7 +1,8 @@
 """A plugin for pytest: torchft's tests, with hocket's process groups under the names of its Gloo ones.
 
 Its tests want Gloo's words of some errors.  Where they do, hocket's are as good (WORDS).  A group in a process of its
-own has a minute to start, on both backends, as a busy machine needs more than the 10 s of the tests.
+own has a minute to start, on both backends, as a busy machine needs more than the 10 s of the tests.  Ranks are forked:
+those that torch starts anew do not have this plugin.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import seen
+import torch.multiprocessing
 import torchft.process_group
 from torch.distributed import distributed_c10d as c10d
 
@@ -50,16 +52,26 @@ class BabyGroup(BabyGloo):
 
 
 torchft.process_group.ProcessGroupGloo, torchft.process_group.ProcessGroupBabyGloo = Group, BabyGroup
+make, matches = c10d._new_process_group_helper, unittest.TestCase.assertRaisesRegex
+
+
+def forked(function: Any, args: Any = (), nprocs: int = 1) -> None:
+    torch.multiprocessing.start_processes(function, args, nprocs, start_method="fork")
+
+
+def default(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **options: Any) -> Any:
+    """The default group of the tests."""
+    if options.get("enable_reconfigure"):
+        seen.group()
+    return make(size, rank, ranks, "hocket" if ON_HOCKET and backend == "gloo" else backend, *args, **options)
+
+
+c10d._new_process_group_helper, torch.multiprocessing.spawn = default, forked
 
 if ON_HOCKET:
-    make, matches = c10d._new_process_group_helper, unittest.TestCase.assertRaisesRegex
-
-    def default(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **options: Any) -> Any:
-        """The default group of the tests."""
-        return make(size, rank, ranks, "hocket" if backend == "gloo" else backend, *args, **options)
 
     def translated(self: Any, kind: Any, words: str, *args: Any, **options: Any) -> Any:
         more = [ours for theirs, ours in WORDS.items() if theirs in words]
         return matches(self, kind, "|".join([words, *more]), *args, **options)
 
-    c10d._new_process_group_helper, unittest.TestCase.assertRaisesRegex = default, translated
+    unittest.TestCase.assertRaisesRegex = translated
