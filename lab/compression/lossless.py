@@ -24,7 +24,7 @@ import hocket
 from hocket.conformance.jobs.ranks import main_or_rank
 from hocket.kernels.codecs import PACKED
 from hocket.kernels.cpu.reduce import pack_array, unpack_array
-from hocket.lab.overlap.shaped import on_a_cable, tell, timed
+from hocket.lab.program import on_a_cable, tell, timed
 
 STEPS, TURNS, CALLS = 30, 5, 15
 WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
