@@ -36,17 +36,17 @@ def made(
 
     ArgumentError on all of them alike if it cannot be had.  They meet by what `share` gives: rank 0's number, once.
     """
-    mine: dict[str, Any] = {"why": "", "version": None, "gpu": device.uuid, "shares": nccl.shares(), "number": ""}
+    mine: dict[str, Any] = {"why": "", "version": None, "gpu": device.uuid, "shares": nccl.shares()}
     try:
         mine["version"] = nccl.version()
-        mine["number"] = nccl.unique_id().hex() if rank == 0 else ""
     except TransportError as error:
         mine["why"] = str(error)
     told = share(mine)
     why = next((f"rank {r}: {each['why']}" for r, each in enumerate(told) if each["why"]), "") or _unlike(told)
     if why:
         raise ArgumentError(f"algorithm 'nccl' cannot be used here: {why}")
-    return nccl.Nccl(device, rank, size, bytes.fromhex(told[0]["number"]), usable, limit)
+    number = share(nccl.unique_id().hex() if rank == 0 else "")[0]  # not before: it leaves a thread that listens
+    return nccl.Nccl(device, rank, size, bytes.fromhex(number), usable, limit)
 
 
 def _unlike(told: list[dict[str, Any]]) -> str:

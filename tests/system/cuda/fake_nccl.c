@@ -4,7 +4,8 @@
  * Its communicators do not block: until all ranks have come, and for some looks after the first call, the state is "in
  * progress".  It says what NCCL would not forgive: a call meanwhile, and one after the end, as a misuse of the driver's
  * ("fake cuda:").  FAKE_NCCL="version=22803,refuse=2,fails=3": its version; the call that is refused; the call after
- * which the state is an error; stuck=1: nobody comes.  fake_nccl_log tells the calls, one a line: name, elements, type, op, root, stream. */
+ * which the state is an error; stuck=1: nobody comes.  fake_nccl_log tells the calls, one a line: name, elements,
+ * type, op, root, stream; and "id" for each number, which leaves a thread and a port of NCCL's. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>
@@ -48,6 +49,7 @@ int ncclGetVersion(int *version) { return *version = setting("version", 23004), 
 
 int ncclGetUniqueId(id *made) {
     static unsigned n;
+    strcat(log_, "id\n");
     memset(made, 0, sizeof *made);
     snprintf(made->internal, sizeof made->internal, "nccl-%d-%u", getpid(), n++);
     return 0;
