@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 LENGTHS = (0, 1, 7, 4099, 130_003)
 """Nothing, less than ranks, odd and a short last block, and enough for segments."""
 SEGMENTED: tuple[Any, ...] = ("bf16", "int8", Int(3), QSGD(4))
-"""Those that are tried in segments wherever they move: the others are cut alike."""
+"""Codecs that are tried in segments wherever they move: the others are cut alike."""
 PARAMETRISED = (Int8(64), Int(3), Sign(64), OneBit(), Natural(rounding="nearest"))
 
 
