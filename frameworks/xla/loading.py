@@ -17,7 +17,7 @@ from pathlib import Path
 FILE = "MPITRAMPOLINE_LIB"
 CHOICE = "JAX_CPU_COLLECTIVES_IMPLEMENTATION"
 TRIED = ("0.10.2", "0.12.0.1")
-"""The jaxlibs that this was tried with; others are looked into, which takes a quarter of a second or more."""
+"""The jaxlibs whose names are known; others are looked into, which takes a quarter of a second or more."""
 KNOWN = TRIED[-1]
 LATE = (
     "JAX's own collectives cannot be hocket's in this process ({why}): start it by `hocket run`, or import hocket.jax "

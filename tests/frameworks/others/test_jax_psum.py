@@ -619,6 +619,8 @@ try:
     print(total(every[::-1] if turned else every, wait), flush=True)
 except Exception as error:
     print(time.monotonic() - began < 5, error, flush=True)
+    if way == "crossed":
+        time.sleep(3)  # else the others may hear that this one has ended
     if way == "gone":
         time.sleep(1 - rank)
         os._exit(0)
