@@ -172,7 +172,7 @@ def _late(comm: Any, w: Tree, row: Recipe) -> Callable[[Tree, float], None]:
         while len(under_way) > (row.late if found else 0):
             work, its = under_way.popleft()
             ends = np.cumsum([each.size for each in w.values()])[:-1]
-            for name, part in zip(w, np.split(work.wait(), ends), strict=True):
+            for name, part in zip(w, np.split(work.result(), ends), strict=True):
                 speeds[name] *= MOMENTUM
                 speeds[name] += part.reshape(w[name].shape)
                 w[name] -= its * speeds[name]
