@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Guess: when torch's elastic API has taken a rank out of the group (dist._reconfigure), a compiled function that divides
 # a sum by dist.get_world_size() is compiled again, as a function of a size that has changed would be.
-# Seen (torch 2.15.0, Gloo): the size is a constant of the program, without a guard.  Two ranks go on, get_world_size()
+# Seen (torch 2.14.1, Gloo): the size is a constant of the program, without a guard.  Two ranks go on, get_world_size()
 # says 2 beside it, and the average of 6 and 6 is 4, in silence.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv --without-pip env
-python3 -m pip --python env/bin/python install --quiet --no-compile torch==2.15.0 numpy==2.4.6
+python3 -m pip --python env/bin/python install --quiet --no-compile torch==2.14.1 numpy==2.4.6
 cat > program.py <<'PY'
 import datetime
 import os
@@ -28,7 +28,7 @@ def meet(uuid, ranks):
 
 def average(x):
     dist.all_reduce(x)
-    return (x / dist.get_world_size()).item()
+    return x / dist.get_world_size()
 
 
 compiled = torch.compile(average, backend="eager")
