@@ -70,4 +70,4 @@ assert counted()[1] == 12_000_001 and counted()[0] < first + 100_000, "changed"
 PY
 there python3 "$folder/server.py" & server=$!
 timeout 30 python3 "$folder/client.py"
-kill $server
+wait $server

@@ -61,6 +61,7 @@ def measured(names: list[str], kind: str, sizes: list[str], env: dict[str, str],
             agent.write_text(f'#!/bin/sh\nshift\nexec {shlex.join(hosts[1])} sh -c "$*"\n')
             agent.chmod(0o755)
             started, told = mpirun("openmpi", 2, tcp=True)
+            started[started.index(":OVERSUBSCRIBE")] = "node"
             ours |= {**told, "OMPI_MCA_btl_tcp_if_include": "w0"}
             started += ["--prefix", sys.prefix, "--host", "wire0:1,wire1:1", "--prtemca", "prte_if_include", "w0",
                         "--prtemca", "plm_ssh_agent", str(agent)]  # fmt: skip

@@ -104,6 +104,9 @@ def gloo_ends() -> Ends:
 def mpi_ends() -> Ends:
     from mpi4py import MPI
 
+    if len(set(MPI.COMM_WORLD.allgather(socket.gethostname()))) < 2:
+        raise SystemExit("both ranks are on one host")
+
     def call(x: Any) -> None:
         MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, x)
 
