@@ -69,8 +69,9 @@ GUARDS: dict[str, dict[str, str]] = {
     },
     "observe/files/packing.py": {"unpack": FILE, "_inflate": FILE},
     "observe/files/perfetto.py": dict.fromkeys(("Form.__init__", "Form.rows", "header", "varint"), OWN),
+    "observe/files/foreign.py": {"_timeline": OWN},
     "observe/files/reading.py": {
-        "read": "a path that the user gave, its bytes bounded",
+        "_content": "a path that the user gave, its bytes bounded",
         "_perfetto": FILE, "_counts": FILE, "_packet": FILE, "_chrome": FILE,
     },
     "observe/files/writing.py": {

@@ -58,6 +58,8 @@ ALONE = {
     ("kernels/gpu/flags.cuh", "hk_meet"): A_FLAG,
     ("system/cuda/mark.h", "hk_mark_next"): "a number far behind what is written to end waits for it",
     ("system/cuda/mark.h", "hk_mark_release"): "a number far behind what is written to end waits for it",
+    ("system/cuda/nccl.h", "hk_nccl_issue"): "a fence here; the other side sleeps between its word and its look",
+    ("system/cuda/nccl.h", "hk_nccl_settled"): A_FLAG,
     ("system/wait.h", "hk_wait_end"): "one sleeper less; a ring too many does no harm",
     ("transports/mpi/call.h", "hk_mpi_call_fill"): A_FLAG,
     ("transports/mpi/call.h", "hk_mpi_call_test"): A_FLAG,
