@@ -70,7 +70,7 @@ FORCED = """
     comm = hocket.init(transport="shm")
     p, me = comm.size, comm.rank
     other, before = (me + 1) % p, (me - 1) % p
-    for n, odd in ((24_576, 0), (24_577, 1), (1_048_577, 3)):                       # 96 KiB to 4 MiB
+    for n, odd in ((24_576, 0), (24_577, 1), (786_432, 3), (3_145_729, 1)):        # 96 KiB to 12 MiB
         ramp = np.arange(n, dtype=np.float32) % 1000
         x = np.zeros(n + odd, np.float32)[odd:]
         x[:] = ramp + me
