@@ -133,11 +133,11 @@ crew.comm.close()
 def test_a_newcomer_takes_the_state_and_takes_part() -> None:
     source = BEGIN + """
 crew = Crew(comm)
+train(crew, 5)
 if me == 0:
     with open(os.path.join(directory, "door~"), "w") as file:
         file.write(comm.door)
     os.rename(file.name, file.name[:-1])
-train(crew, 5)
 while crew.comm.size == 2:
     crew.boundary(state)
     time.sleep(0.01)
