@@ -76,6 +76,20 @@ def test_a_worker_that_comes_has_no_part_in_a_round_before() -> None:
             Round.restored(numbers)
 
 
+def test_a_worker_that_leaves_is_in_the_mean_of_the_clocks_that_it_has_ended() -> None:
+    """It has no part of this table, and was sooner done than who has: its zeros were left out of the last step."""
+    tables = Tables(Places({"w": Range(1, optimizer=SGD(1.0), mean=True)}, 1), 0)
+    shard = Shard(tables, Clocks(0), whole=True)
+    shard.take(Role(0, True, False, frozenset({1, 2})))
+    pushed = Change(0, 0, None, np.full(1, 4, np.float32))
+    for worker, sequence, change, value in [
+        (1, 1, Clock(0), 0), (2, 1, Clock(0), 0), (2, 2, Clock(1), 0), (2, 3, Clock(None), 0), (1, 2, pushed, -2),
+        (1, 3, Clock(1), -2), (1, 4, pushed, -6),
+    ]:  # fmt: skip
+        shard.take(Push(0, worker, sequence, change))
+        assert tables.held[0, 0].values[0] == value, sequence
+
+
 def test_workers_of_a_new_job_begin_a_round_anew() -> None:
     """Pushes of the old ones that had not stepped are dropped; the values go on, dealt to other shards, too."""
     layout = Places({"w": Range(2, optimizer=SGD(1.0), mean=True)}, 1)

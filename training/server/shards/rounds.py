@@ -32,6 +32,11 @@ class Round:
         if clock > self.done:
             self.coming[worker] = clock
 
+    def leaves(self, worker: int, clock: int) -> None:
+        """A worker leaves at this clock: it is in the mean of those that it has ended, though it pushed nothing."""
+        if clock > self.done:
+            self.given.add(worker)
+
     def step(self, clock: int) -> None:
         self.done = clock
         self.given.clear()

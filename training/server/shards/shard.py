@@ -213,6 +213,9 @@ class Shard:
             if push.worker not in self.applied and change.clock is not None:
                 for _, round_ in self.store.rounds():
                     round_.comes(push.worker, change.clock)
+            if change.clock is None:
+                for _, round_ in self.store.rounds():
+                    round_.leaves(push.worker, self.clocks.at.get(push.worker, 0))
             self.clocks.set(push.worker, change.clock)
         else:
             self._change(push)
