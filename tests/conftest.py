@@ -21,6 +21,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # What somebody has measured on this machine must not decide what a test runs.
 os.environ["HOCKET_TUNING"] = "off"
 
+# Programs that end by os._exit have said what they printed.
+os.environ["PYTHONUNBUFFERED"] = "1"
+
 
 # Benches' own tests that start processes are for `make test-more`, but for these.
 KEPT = {"test_two_ranks", "test_bad_arguments_are_named", "test_legends_lie_beside_the_curves"}
