@@ -110,7 +110,8 @@ def test_a_process_tells_what_it_does_to_those_with_the_word() -> None:
     """Its main thread here runs the test: it is outside JAX, and at its line."""
     teller = telling.Teller("127.0.0.1", lambda: telling.account({"g": [1]}, {"h": (3, True, [0, 1])}, set()))
     answers: list[Account | None] = []
-    threading.Thread(target=lambda: answers.append(telling.ask(*teller.place, teller.word))).start()
+    asks = threading.Timer(0.1, lambda: answers.append(telling.ask(*teller.place, teller.word)))
+    asks.start()  # later: here it waits for a thread to begin
     while not answers:
         time.sleep(0.01)
     [found] = answers
