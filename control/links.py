@@ -71,7 +71,7 @@ class Links:
             sock.close()
             return
         refusal = Link(self._reactor, sock)  # without a word it would come again, for ever
-        refusal.send({OVER: f"it has given this rank up: {how}"})
+        refusal.send({OVER: f'it has given this rank up ("{how}")'})
         refusal.start()
         self._reactor.later(LAST_WORD, refusal.close)
 

@@ -23,7 +23,10 @@ cdef _filled(x):
 
 
 def across(const float[:, ::1] m, q):
-    """m @ q, which has few columns: float32, with the same bits on every machine.  One pass over m."""
+    """m @ q, of float32, with the same bits on every machine: (rows, columns) by (columns, few).  One pass over m.
+
+    Raises ValueError: the shapes do not fit.
+    """
     cdef const float[:, ::1] thin = np.ascontiguousarray(_filled(q).T)
     made = np.empty((m.shape[0], thin.shape[0]), np.float32)
     cdef float[:, ::1] into = made
@@ -38,7 +41,7 @@ def across(const float[:, ::1] m, q):
 
 
 def along(const float[:, ::1] m, p):
-    """m.T @ p, of the same kind.  One pass over m."""
+    """m.T @ p, likewise: (rows, columns) and (rows, few) give (columns, few)."""
     cdef const float[:, ::1] thin = _filled(p)
     made = np.empty((thin.shape[1], m.shape[1]), np.float32)
     cdef float[:, ::1] into = made
@@ -53,7 +56,10 @@ def along(const float[:, ::1] m, p):
 
 
 def apart(float[:, ::1] m, p, q, float[:, ::1] out):
-    """out = p @ q.T, and m -= out: m is what p and q do not say of it.  One pass over both."""
+    """out = p @ q.T, and m -= out: m is what p and q do not say of it.  One pass over both.
+
+    Shapes: m and out (rows, columns), p (rows, few), q (columns, few); else ValueError.
+    """
     cdef const float[:, ::1] left = _filled(p), right = np.ascontiguousarray(_filled(q).T)
     if (out.shape[0], out.shape[1]) != (m.shape[0], m.shape[1]) or left.shape[1] != right.shape[0] \
             or (left.shape[0], right.shape[1]) != (m.shape[0], m.shape[1]):

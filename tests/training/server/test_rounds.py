@@ -88,6 +88,10 @@ def test_a_worker_that_leaves_is_in_the_mean_of_the_clocks_that_it_has_ended() -
     ]:  # fmt: skip
         shard.take(Push(0, worker, sequence, change))
         assert tables.held[0, 0].values[0] == value, sequence
+    round_ = Round(2)
+    round_.comes(3, 3)
+    round_.leaves(3, 3)
+    assert round_.workers({1: 2}) == 1, "it came for the clock behind this one, and left"
 
 
 def test_workers_of_a_new_job_begin_a_round_anew() -> None:

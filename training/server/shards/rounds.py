@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 
 class Round:
-    """`done`: clocks that have stepped.  `given`: the workers that have pushed since."""
+    """`done`: clocks that have stepped.  `given`: the workers that have pushed since, or have left behind a
+    later clock."""
 
     def __init__(self, done: int = 0) -> None:
         self.done, self.given = done, set[int]()
@@ -34,7 +35,7 @@ class Round:
 
     def leaves(self, worker: int, clock: int) -> None:
         """A worker leaves at this clock: it is in the mean of those that it has ended, though it pushed nothing."""
-        if clock > self.done:
+        if clock > self.done and worker not in self.coming:
             self.given.add(worker)
 
     def step(self, clock: int) -> None:
