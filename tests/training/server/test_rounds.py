@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hocket.training import SGD, Range
 from hocket.training.server.shards.clocks import Clocks
 from hocket.training.server.shards.dealing import dealt
 from hocket.training.server.shards.rounds import Round
-from hocket.training.server.shards.shard import Shard
+from hocket.training.server.shards.shard import COPY, Shard
 from hocket.training.server.shards.store import Change, Tables, What
 from hocket.training.server.tables import Places
 from hocket.training.server.wire.messages import Answer, Clock, Hello, Pull, Push, Refused, Role
@@ -92,6 +93,33 @@ def test_a_worker_that_leaves_is_in_the_mean_of_the_clocks_that_it_has_ended() -
     round_.comes(3, 3)
     round_.leaves(3, 3)
     assert round_.workers({1: 2}) == 1, "it came for the clock behind this one, and left"
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_a_copy_that_is_filled_knows_who_has_come_and_left(moment: int) -> None:
+    layout = Places({"v": Range(1, optimizer=SGD(1.0), mean=True), "w": Range(1, optimizer=SGD(1.0), mean=True)}, 1)
+    held = [Tables(layout, 0) for _ in range(2)]
+    head, copy = (Shard(tables, Clocks(0), whole=not i) for i, tables in enumerate(held))
+    on_the_way: deque[Any] = deque()
+
+    def between(said: Any, to: Shard) -> None:
+        on_the_way.extend((each, copy if where == COPY else head) for where, each in to.take(said) if where < 0)
+
+    copy.take(Role(0, False, False, frozenset({1, 2, 3})))
+    between(Role(0, True, True, frozenset({1, 2, 3})), head)
+    for worker in (1, 2):
+        between(Push(0, worker, 1, Clock(0)), head)
+    between(Push(0, 2, 2, Clock(1)), head)
+    for step in range(20):
+        if step == moment:
+            between(Push(0, 2, 3, Clock(None)), head)
+            between(Push(0, 3, 1, Clock(2)), head)
+        if on_the_way:
+            between(*on_the_way.popleft())
+    assert head.state == "full" and copy.whole
+    here, there = ([each.round.numbers() for each in tables.held.values()] for tables in held)
+    assert here == there == [[0, 1, 2, 3, 2]] * 2
+    assert copy.clocks.at == head.clocks.at
 
 
 def test_workers_of_a_new_job_begin_a_round_anew() -> None:

@@ -210,18 +210,24 @@ class Shard:
     def _apply(self, push: Push) -> None:
         change = push.change
         if type(change) is Clock:
-            if push.worker not in self.applied and change.clock is not None:
-                for _, round_ in self.store.rounds():
-                    round_.comes(push.worker, change.clock)
-            if change.clock is None:
-                for _, round_ in self.store.rounds():
-                    round_.leaves(push.worker, self.clocks.at.get(push.worker, 0))
+            if change.clock is None or push.worker not in self.applied:
+                self._comes_or_leaves(push.worker, change.clock)
             self.clocks.set(push.worker, change.clock)
         else:
             self._change(push)
         if push.worker != SELF:
             self.applied[push.worker] = push.sequence
         self.order += 1
+
+    def _comes_or_leaves(self, worker: int, clock: int | None) -> None:
+        rounds = self.store.rounds()
+        for _, round_ in rounds:
+            if clock is None:
+                round_.leaves(worker, self.clocks.at.get(worker, 0))
+            else:
+                round_.comes(worker, clock)
+        if rounds and self.state == "filling":
+            self.unsent = list(self.store.items())  # the copy hears no clocks yet: what it has comes once more
 
     def _change(self, push: Push) -> None:
         change = push.change
