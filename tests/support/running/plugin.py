@@ -17,6 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hocket's own tests")
     group.addoption("--workers", type=int, default=0, help="run in so many processes, in an order by the record")
     group.addoption("--quick", action="store_true", help="only tests that start nothing and take less than a second")
+    group.addoption("--cpu", type=float, default=float("inf"), help="only tests that take at most so many CPU seconds")
     group.addoption("--torch", action="store_true", help="only files in which torch is imported")
     group.addoption("--record", action="store_true", help="write what has changed into tests/record.json")
 
@@ -39,11 +40,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("quick"):
-        record = config.pluginmanager.get_plugin("record")
-        wanted = [item for item in items if record.is_quick(item)]
-        config.hook.pytest_deselected(items=[item for item in items if not record.is_quick(item)])
-        items[:] = wanted
+    record, quick, limit = config.pluginmanager.get_plugin("record"), config.getoption("quick"), config.getoption("cpu")
+    unwanted = [item for item in items if record.cpu(item) > limit or quick and not record.is_quick(item)]
+    if unwanted:
+        config.hook.pytest_deselected(items=unwanted)
+        left_out = set(unwanted)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

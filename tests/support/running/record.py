@@ -92,6 +92,11 @@ class Record:
         line = self.lines.get(function(item.nodeid))
         return (line is None or "clock" in line.words) and "clock" in words_of(item)
 
+    def cpu(self, item: pytest.Item) -> float:
+        """Seconds of all cases of its function; 0: there is no record."""
+        line = self.lines.get(function(item.nodeid))
+        return 0.0 if line is None else line.cpu
+
     def is_quick(self, item: pytest.Item) -> bool:
         """It starts nothing, imports no torch and takes less than a second; so may what has no record."""
         line = self.lines.get(function(item.nodeid))
