@@ -6,19 +6,14 @@ waits for the others would end no sooner than they come, and tell them nothing.
 
 from __future__ import annotations
 
-import atexit
 import queue
-import sys
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
-LEAVING = 5.0
-"""Seconds in which what is under way may end where the program has ended well; `Communicator.close` waits as long."""
 _Call = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 class Worker:
@@ -35,15 +30,25 @@ class Worker:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=_carry_out, args=(self._calls,), name=name, daemon=True)
         weakref.finalize(self, self._calls.put, None).atexit = False
-        _workers.add(self)
 
-    def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Call this on the thread, behind what was given before."""
+    def submit(self, call: Callable[..., Any], *args: Any, comm: Any = None) -> Future[Any]:
+        """Call this on the thread, behind what was given before.
+
+        `comm`: a communicator of the job that does not end, if it ends well, before this call has.
+        """
         self.last = future = Future[Any]()
+        if comm is not None:
+            comm.world.background.add(future)
+            future.add_done_callback(comm.world.background.discard)
         self._calls.put((future, call, args))
         if self._thread.ident is None:
             self._thread.start()
         return future
+
+    def settle(self, seconds: float | None = None) -> None:
+        """Wait for what was given before, so long at most."""
+        if self.last is not None:
+            wait([self.last], seconds)
 
     def close(self) -> None:
         """End when all is done."""
@@ -60,10 +65,3 @@ def _carry_out(calls: queue.SimpleQueue[_Call | None]) -> None:
         except BaseException as error:
             future.set_exception(error)
         del item, future, call, args  # or they would live until the next call
-
-
-@atexit.register
-def _end() -> None:
-    """Before this rank leaves the job: let what is under way end, unless the program has failed."""
-    if getattr(sys, "last_exc", None) is None and getattr(sys, "last_value", None) is None:
-        wait([each.last for each in _workers if each.last is not None], LEAVING)

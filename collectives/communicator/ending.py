@@ -64,6 +64,9 @@ class Ending:
             return None
         wrong: Error | None = None
         if before.error is None:
+            for call in list(self.world.background) if self.name == "world" else ():
+                with contextlib.suppress(Exception):  # who waits for it hears of it
+                    call.exception(timeout)
             wrong = self._last_barrier(timeout)
             self.reporter.take(Over(wrong or ArgumentError(f"{self.reporter.group.text} is closed")))
             self._give_back()

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hocket.collectives.arrays import shared
 from hocket.collectives.arrays.staging import may_have_gpu
@@ -38,6 +38,9 @@ from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.system.cores import usable_cores
 from hocket.system.machine import boot_id, own_folder
 from hocket.transports.base import Traits, Transport
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 log = logging.getLogger("hocket")
 
@@ -90,6 +93,8 @@ class World:
         """transport -> [rank][peer] -> None where it reaches that peer, else the reason."""
         self.opener = Opener(self)
         self.communicators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.background: set[Future[Any]] = set()
+        """What threads that make calls were given, and have not ended: it ends before this rank leaves."""
         self.lock = threading.Lock()
         self.closed = False
         self.unraised = False

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
+import hocket
 from hocket.training.worker import Worker
 from support.jobs import Job, run
 
@@ -31,6 +34,21 @@ def test_a_worker_that_is_dropped_ends_its_thread() -> None:
     while any(each.name == "hocket-dropped" for each in threading.enumerate()):
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_a_job_that_is_closed_waits_for_what_a_thread_has_begun() -> None:
+    """One rank's thread is late; the other's call needs it."""
+
+    def program(comm: hocket.Communicator) -> Future[Any]:
+        lane = comm.dup()
+        worker = Worker("hocket-late")
+        if comm.rank:
+            worker.submit(time.sleep, 0.5)
+        return worker.submit(lane.allreduce, 1.0, comm=lane)
+
+    with hocket.local_world(2) as world:
+        sums = world.run(program)
+    assert [each.result(0) for each in sums] == [2.0, 2.0]
 
 
 FAILS = """

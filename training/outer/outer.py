@@ -175,7 +175,7 @@ class Outer(loop.Loop):
             self._carry(comm, flight)
         else:
             self._aside.behind()
-            flight.ended = self._thread.submit(self._carry_aside, self._aside, lane, flight)
+            flight.ended = self._thread.submit(self._carry_aside, self._aside, lane, flight, comm=lane)
         return loop.Begun(flight)
 
     def _land(self, act: loop.Land) -> loop.Landed:

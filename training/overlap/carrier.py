@@ -46,10 +46,11 @@ class Carrier:
         aside = self._aside = self._aside or Aside(x)
         aside.behind()
         if not single:
-            return Threaded(self._thread.submit(_within, aside, self.comm.allreduce, x, "avg"), aside)
+            return Threaded(self._thread.submit(_within, aside, self.comm.allreduce, x, "avg", comm=self.comm), aside)
         names, shapes = zip(*tensors, strict=True)
         bucket = Bucket.of(seen(x), shapes, names)
-        return Threaded(self._thread.submit(_within, aside, self.compressor.allreduce_all, bucket), aside)
+        call = self.compressor.allreduce_all
+        return Threaded(self._thread.submit(_within, aside, call, bucket, comm=self.comm), aside)
 
     def state(self) -> Any:
         """The vectors that its compressor owes, when what was begun before has ended."""
@@ -59,8 +60,8 @@ class Carrier:
 
     def settle(self) -> None:
         """Wait for what was begun before."""
-        if self._thread is not None and self._thread.last is not None:
-            concurrent.futures.wait([self._thread.last])
+        if self._thread is not None:
+            self._thread.settle()
 
     def close(self) -> None:
         """End the lane; all its ranks together."""

@@ -32,9 +32,8 @@ class Scheduler:
 
     All ranks declare the same tensors in the order of their use, and make them ready in any order, in any thread.  The
     first `ready` is a call that all ranks make together on `comm`; the order of all others is free.  With a codec or a
-    compressor, each lane sends one more small message a step; a compressor's lanes do not hold each other back, and its
-    threads may send that when all averages are there: `close` it before the rank leaves.  Errors end the lanes of all
-    ranks.
+    compressor, each lane sends one more small message a step; a compressor's lanes do not hold each other back.  Errors
+    end the lanes of all ranks.
 
     `order="agreed"`: nothing is declared.  Rank 0 hears by name what each rank has ready, and tells all what is next,
     so ranks may have other tensors in each step.  It costs a message to rank 0 and back for what is ready together, and
