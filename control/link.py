@@ -9,7 +9,6 @@ Used after the handshake only; a message is at most 16 MiB.  Knows nothing of wh
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import hmac
@@ -24,7 +23,7 @@ from hocket.control.handshake import Connection, prove
 from hocket.control.protocol.kept import Kept
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
-from hocket.system.machine import numeric, wish
+from hocket.system.machine import numeric, tcp_info, wish
 
 LIMIT = 16 << 20
 LENGTH = struct.Struct("!I")
@@ -34,8 +33,8 @@ Message = dict[str, Any]
 
 TCP_RTO_MAX_MS = 44  # of Linux 6.15: what is sent again is sent each second, also after a long silence
 MOST_PROBES = 127  # that the system sends
-SHORTEST, UNKNOWN = 148, 0xFFFFFFFF
-"""The place of the shortest round trip in the kernel's tcp_info, and its value before there was any."""
+UNKNOWN = 0xFFFFFFFF
+"""The shortest round trip, as the kernel tells it before there was any."""
 QUIET, ANSWERS = 1.5, 1.0
 """Seconds without a sign of the other system, which is asked each second, that are no chance; in which it answers."""
 
@@ -324,11 +323,8 @@ class Link:
     @property
     def round_trip(self) -> float:
         """Seconds of the shortest one so far, as the system has measured; 0: it has not, or there is no network."""
-        with contextlib.suppress(OSError, struct.error):
-            told = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SHORTEST + 4)
-            microseconds = int(struct.unpack_from("I", told, SHORTEST)[0])
-            return microseconds / 1e6 if microseconds != UNKNOWN else 0.0
-        return 0.0
+        microseconds = tcp_info(self._sock.fileno()).get("min_rtt", UNKNOWN)
+        return microseconds / 1e6 if microseconds != UNKNOWN else 0.0
 
     def _end(self, how: str) -> None:
         closed, self._open = not self._open, False
@@ -339,9 +335,5 @@ class Link:
 
 def _silent(sock: socket.socket) -> float:
     """Seconds since anything came from the other host, an acknowledgement or bytes; 0 where that is not known."""
-    if sock.family == socket.AF_UNIX:
-        return 0.0
-    with contextlib.suppress(OSError, struct.error):  # an emulator gives four bytes
-        data, answer = struct.unpack_from("2I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 52)
-        return float(min(data, answer)) / 1000
-    return 0.0
+    info = tcp_info(sock.fileno())
+    return min(info.get("last_data_recv", 0), info.get("last_ack_recv", 0)) / 1000

@@ -6,10 +6,19 @@ import contextlib
 import functools
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 
 from hocket.errors import TransportError
+
+TCP_INFO = {
+    "retransmits": (2, 1), "probes": (3, 1), "last_data_recv": (52, 4), "last_ack_recv": (56, 4), "rtt": (68, 4),
+    "total_retrans": (100, 4), "bytes_acked": (120, 8), "min_rtt": (148, 4), "busy_time": (168, 8),
+    "rwnd_limited": (176, 8), "sndbuf_limited": (184, 8),
+}  # fmt: skip
+"""Places and bytes of numbers in `struct tcp_info` (linux/tcp.h, without tcpi_); a kernel before 4.10, and an emulator,
+give fewer."""
 
 USUAL = ("/tmp", "/var/tmp", "/dev/shm")
 """The last is memory, and can be written in most containers whose root is read-only."""
@@ -39,10 +48,20 @@ def same_socket(fd: int) -> Iterator[socket.socket]:
         yield same
 
 
-def tcp_info(fd: int, nbytes: int) -> bytes:
-    """The first bytes of the kernel's `struct tcp_info` about a connection.  OSError: it is none (any more)."""
-    with same_socket(fd) as same:
-        return same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, nbytes)
+def tcp_info(fd: int) -> dict[str, int]:
+    """The kernel's numbers about a connection, by the names of `TCP_INFO`; those alone that this system tells.
+
+    None where it is no TCP connection (any more).
+    """
+    try:
+        with same_socket(fd) as same:
+            told = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+    except OSError:
+        return {}
+    return {
+        name: int.from_bytes(told[at : at + length], sys.byteorder)
+        for name, (at, length) in TCP_INFO.items() if at + length <= len(told)
+    }  # fmt: skip
 
 
 @functools.cache

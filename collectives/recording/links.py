@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import struct
 import threading
 import weakref
 from typing import TYPE_CHECKING
@@ -18,21 +16,10 @@ OFTEN = 0.1
 """Seconds from one look to the next ..."""
 MOST = 200
 """... or more: records a second, of all connections, so that marks and failures stay in the ring for an hour."""
-PLACES = {
-    Link.RTT_US: ("I", 68), Link.RETRANSMITS: ("I", 100), Link.BUSY_US: ("Q", 168), Link.RWND_LIMITED_US: ("Q", 176),
-    Link.SNDBUF_LIMITED_US: ("Q", 184),
+NAMES = {
+    Link.RTT_US: "rtt", Link.RETRANSMITS: "total_retrans", Link.BUSY_US: "busy_time",
+    Link.RWND_LIMITED_US: "rwnd_limited", Link.SNDBUF_LIMITED_US: "sndbuf_limited",
 }  # fmt: skip
-"""Where a number stands in `struct tcp_info` (linux/tcp.h); a kernel before 4.10 gives fewer."""
-LONGEST = 192
-
-
-def numbers(fd: int) -> dict[Link, int]:
-    """The kernel's numbers about a connection; none for what is no TCP socket."""
-    info = tcp_info(fd, LONGEST)
-    return {
-        number: struct.unpack_from(f"={kind}", info, at)[0]
-        for number, (kind, at) in PLACES.items() if at + struct.calcsize(kind) <= len(info)
-    }  # fmt: skip
 
 
 class Links:
@@ -71,14 +58,15 @@ class Links:
         for queue, followed in own.queues if own is not None else ():
             name = f"{followed.about['comm']} {followed.about['kind']}"
             for peer, fd in queue.engine.descriptors():
-                with contextlib.suppress(OSError):  # no TCP, or closed just now
-                    self._note(name, followed.members[peer], numbers(fd))
+                if info := tcp_info(fd):  # else it is no TCP, or closed just now
+                    self._note(name, followed.members[peer], info)
                     seen += 1
         return seen
 
-    def _note(self, name: str, rank: int, values: dict[Link, int]) -> None:
+    def _note(self, name: str, rank: int, info: dict[str, int]) -> None:
         own = self._own()
-        for number, value in values.items():
-            if own is not None and self._last.get((name, rank, number)) != value:
+        for number, named in NAMES.items():
+            value = info.get(named)
+            if own is not None and value is not None and self._last.get((name, rank, number)) != value:
                 self._last[name, rank, number] = value
                 own.put(Kind.LINK, name, value, rank, lane=number)

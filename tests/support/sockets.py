@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
 from collections.abc import Callable
 from typing import Any
 
 from hocket.collectives.communicator.communicator import Communicator
+from hocket.system.machine import tcp_info
 
 
 def sent(comm: Communicator, call: Callable[..., Any], *args: Any, **how: Any) -> int:
@@ -20,8 +18,7 @@ def sent(comm: Communicator, call: Callable[..., Any], *args: Any, **how: Any) -
     def acknowledged() -> int:
         total = 0
         for fd in {fd for _, fd in engine.descriptors()}:
-            with socket.socket(fileno=os.dup(fd)) as each:
-                total += struct.unpack_from("Q", each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120)[0]
+            total += tcp_info(fd)["bytes_acked"]
         return total
 
     begin = acknowledged()

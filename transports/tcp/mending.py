@@ -394,7 +394,5 @@ def _resent(number: int) -> int:
 
     It asks where nothing is on the way: as the own interface was down when these bytes would have gone.
     """
-    try:
-        return max(tcp_info(number, 104)[2:4])
-    except OSError:
-        return 0
+    info = tcp_info(number)
+    return max(info.get("retransmits", 0), info.get("probes", 0))

@@ -10,7 +10,8 @@ import errno
 import functools
 import logging
 import socket
-import struct
+
+from hocket.system.machine import tcp_info
 
 log = logging.getLogger("hocket.transports")
 AUTO, SYSTEM, BEST = "auto", "system", "bbr"
@@ -42,10 +43,7 @@ def window(which: str) -> int:
 
 def round_trip(link: socket.socket) -> float:
     """Seconds, as the system has measured; 0: it has not."""
-    try:
-        return float(struct.unpack_from("I", link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 68)[0]) / 1e6
-    except (OSError, struct.error):
-        return 0.0
+    return tcp_info(link.fileno()).get("rtt", 0) / 1e6
 
 
 def control_of(link: socket.socket) -> str:

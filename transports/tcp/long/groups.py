@@ -7,7 +7,6 @@ import logging
 import os
 import resource
 import socket
-import struct
 import threading
 import time
 import weakref
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.control.dial import OURS
 from hocket.errors import Error
-from hocket.system.machine import same_socket, wish
+from hocket.system.machine import same_socket, tcp_info, wish
 from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.long.congestion import BY_LOSS, control_of
 from hocket.transports.tcp.long.many import MOST, ManyStreams
@@ -40,9 +39,6 @@ RESERVE = 32
 TCP_NOTSENT_LOWAT = 25
 FULL = 7 << 20
 """Bytes of a stream's ring (kept.h), near its most: a window, too."""
-INFO = 216
-RTT, RETRANS, ACKED, BUSY = 68, 100, 120, 168
-"""Places in the kernel's tcp_info; behind BUSY are the times in which the reader's and the own window were full."""
 
 
 def lead_of(key: Key) -> tuple[Key, int]:
@@ -144,11 +140,10 @@ class Group:
             streams = self.many.streams[number]
             if streams is None or streams.closed or streams.out_fd() < 0:
                 continue
-            with contextlib.suppress(OSError, struct.error), same_socket(streams.out_fd()) as sock:
-                info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO)
-                (acked,), (losses,) = struct.unpack_from("Q", info, ACKED), struct.unpack_from("I", info, RETRANS)
-                busy, reader, own = struct.unpack_from("3Q", info, BUSY)
-                now = acked, busy, reader + own, losses
+            with contextlib.suppress(OSError, KeyError), same_socket(streams.out_fd()) as sock:
+                info = tcp_info(sock.fileno())
+                acked, losses, windows = info["bytes_acked"], info["total_retrans"], ("rwnd_limited", "sndbuf_limited")
+                now = acked, info["busy_time"], sum(info[which] for which in windows), losses
                 last = self._last.get(number, now)
                 self._last[number] = now
                 if acked < last[0]:
@@ -160,7 +155,7 @@ class Group:
                 found = Seen(
                     found.nbytes + acked - last[0], max(found.busy, spent), max(found.full, full),
                     found.losses + losses - last[3],
-                    max(found.round_trip, struct.unpack_from("I", info, RTT)[0] / 1e6), control_of(sock) in BY_LOSS,
+                    max(found.round_trip, info["rtt"] / 1e6), control_of(sock) in BY_LOSS,
                 )  # fmt: skip
         return found
 
