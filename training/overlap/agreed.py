@@ -24,9 +24,10 @@ from hocket.compression import Bucket, Compressor
 from hocket.compression.memory import alike, dtype_of, put
 from hocket.errors import ArgumentError, Error, TimeoutError
 from hocket.training.agreeing import Order, Pending, Request, Spec, Submitter
-from hocket.training.overlap.arrays import described, line, one_memory, refused, seen, tensor_of, zeros
+from hocket.training.overlap.arrays import ITEMSIZES, fit, line, one_memory, seen, zeros
 from hocket.training.overlap.carrier import restore
-from hocket.training.overlap.gradient import LATE, Timing, naming, timed, untaken, unwaited
+from hocket.training.overlap.gradient import EARLY, LATE, Gradient, Timing, naming
+from hocket.training.overlap.rows import Tensor
 from hocket.training.overlap.settings import Settings, agree
 
 FUSED = 4 << 20
@@ -37,30 +38,15 @@ LEAVING = 5.0
 """Seconds that a rank which closes its scheduler waits for the others."""
 
 
-class _Tensor:
-    """A name, and how far its average is."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.nbytes = name, 0
-        self.array: Any = None
-        """The array of the latest `ready`."""
-        self.pending: Pending | None = None
-        """From `ready` until it was waited for."""
-        self.fresh = self.left_out = False
-        """Was it made ready since the last `step`?  Was it not in the step before?"""
-        self.others: Any = None
-        """The average of the other ranks' gradients and of zeros, where it was left out."""
-        self.times = [0.0, 0.0, 0.0, 0.0]
-        """When it was ready, carried out, there; and how long it was waited for."""
-
-
 class Agreed:
     """Each method is `Scheduler`'s of this name."""
 
     def __init__(self, comm: Any, settings: Settings) -> None:
         self.comm, self.settings = comm, settings
         self._lock = threading.Condition()
-        self._tensors: dict[str, _Tensor] = {}
+        self._gradients: dict[str, Gradient] = {}
+        self._pending: dict[str, Pending] = {}
+        """The last submission of each."""
         self._likes: dict[str, Any] = {}
         """By dtype, an array of it."""
         self._member: Submitter | None = None
@@ -91,41 +77,40 @@ class Agreed:
     def ready(self, name: str, grad: Any, earlier: Sequence[Any] = ()) -> None:
         """No `earlier` ones: settings.py refuses more passes than one."""
         with self._lock:
-            member, tensor = self._seal(), self._noted(name, grad, "ready")
-            if wrong := untaken(name, grad, tensor.fresh, tensor.pending is not None):
+            member, gradient = self._seal(), self._noted(name, grad, "ready")
+            if wrong := gradient.untaken(grad):
                 raise self._ended(ArgumentError(wrong))
             self._settle()
             request = Request("allreduce", name, (Spec(dtype_of(grad), tuple(grad.shape)),), "avg")
             try:
-                tensor.pending = member.submit(request, grad)
+                self._pending[name] = member.submit(request, grad)
             except Error as error:
                 raise naming(error, name) from error
-            tensor.array, tensor.fresh, tensor.left_out = grad, True, False
-            tensor.times = [time.perf_counter(), 0.0, 0.0, 0.0]
+            gradient.take(grad, own=True)
             self._lock.notify_all()
 
     def step(self) -> list[str]:
         with self._lock:
             member = self._seal()
             self._settle()
-            late = [tensor for tensor in self._tensors.values() if not tensor.fresh]
-            for tensor in late:
-                if tensor.pending is not None:
-                    raise self._ended(ArgumentError(f"step(): {unwaited(tensor.name)}"))
-                tensor.left_out, tensor.others = True, None
-            for tensor in self._tensors.values():
-                tensor.fresh = False
+            late = [gradient for gradient in self._gradients.values() if not gradient.fresh]
+            for gradient in late:
+                if gradient.owed:
+                    raise self._ended(ArgumentError(f"step(): {gradient.owed}"))
+                gradient.take(None, own=False)
+            for gradient in self._gradients.values():
+                gradient.fresh = False
             self._step = member.join()
             member.flush()
             self._lock.notify_all()
-        return [tensor.name for tensor in late]
+        return [gradient.tensor.name for gradient in late]
 
     def wait(self, name: str, timeout: float | None) -> Any:
         began = time.perf_counter()
         until = began + (self.comm.config.timeout if timeout is None else timeout)
         try:
-            tensor = self._submitted(name, timeout, until)
-            waited = self._step if tensor.pending is None else tensor.pending
+            gradient = self._submitted(name, timeout, until)
+            waited = self._pending[name] if gradient.own else self._step
             assert waited is not None
             if not waited.over(max(0.0, until - time.perf_counter())):
                 raise TimeoutError(LATE)
@@ -133,14 +118,13 @@ class Agreed:
         except Error as error:
             raise naming(error, name) from error
         with self._lock:
-            result = tensor.others if tensor.pending is None else tensor.array
-            tensor.pending, tensor.left_out = None, False
-            tensor.times[2:] = [time.perf_counter(), time.perf_counter() - began]
+            result = gradient.array
+            gradient.waited(began, time.perf_counter())
         return result
 
     def report(self) -> list[Timing]:
         with self._lock:
-            return [timed(tensor.name, tensor.nbytes, tensor.times, None) for tensor in self._tensors.values()]
+            return [gradient.timing() for gradient in self._gradients.values()]
 
     def state(self) -> list[Any]:
         """The vectors that this rank's compressor owes, when the last step has ended."""
@@ -163,38 +147,35 @@ class Agreed:
 
     # --- the tensors
 
-    def _noted(self, name: str, array: Any, call: str) -> _Tensor:
-        given = tensor_of(name, array)
-        if not isinstance(name, str) or given is None:
-            wrong = f"{call}({name!r}): expected a string, and an array of floats; got {described(array)}"
-            raise self._ended(ArgumentError(wrong))
-        if wrong := refused(self.settings.method, array):
-            raise self._ended(ArgumentError(f"{call}({name!r}): {wrong}"))
-        self._likes[dtype_of(array)] = array
-        tensor = self._named(name)
-        tensor.nbytes = given.nbytes
-        return tensor
+    def _noted(self, name: str, array: Any, call: str) -> Gradient:
+        tensor = fit(call, name, array, self.settings.method)
+        if isinstance(tensor, str):
+            raise self._ended(ArgumentError(tensor))
+        self._likes[tensor.dtype] = array
+        return self._named(tensor)
 
-    def _named(self, name: str) -> _Tensor:
-        return self._tensors.setdefault(name, _Tensor(name))
+    def _named(self, tensor: Tensor) -> Gradient:
+        gradient = self._gradients.setdefault(tensor.name, Gradient(tensor))
+        gradient.tensor = tensor  # it may have another shape in each step
+        return gradient
 
     def _settle(self) -> None:
         """Let the last step end on all ranks: what is ready for the next one must not meet what they still send."""
         if self._step is not None:
             self._step.wait()
 
-    def _submitted(self, name: str, timeout: float | None, until: float) -> _Tensor:
+    def _submitted(self, name: str, timeout: float | None, until: float) -> Gradient:
         """The tensor, when it is ready or left out; another thread may make it ready, within a `timeout`."""
         with self._lock:
-            if name not in self._tensors and self._step is not None:
+            if name not in self._gradients and self._step is not None:
                 self._settle()  # only others may have it
             while True:
-                tensor = self._tensors.get(name)
-                if tensor is not None and (tensor.pending is not None or tensor.left_out):
-                    return tensor
+                gradient = self._gradients.get(name)
+                if gradient is not None and gradient.due:
+                    return gradient
                 if timeout is None:
-                    known = choices(name, self._tensors) if tensor is None else "or twice"
-                    raise self._ended(ArgumentError(f"wait({name!r}) was called before ready({name!r}); {known}"))
+                    known = f"; {choices(name, self._gradients)}" if gradient is None else ""
+                    raise self._ended(ArgumentError(EARLY.format(name) + known))
                 if not self._lock.wait(until - time.perf_counter()):
                     raise TimeoutError(f"wait({name!r}): it is not ready on this rank")
 
@@ -218,11 +199,12 @@ class Agreed:
         for part, array in zip(bucket.parts, arrays, strict=True):
             if len(arrays) > 1 or not one_memory(array):
                 put(array, part.reshape(tuple(array.shape)))
-        for request, each, array in zip(requests, mine, arrays, strict=True):
-            tensor = self._named(request.name)
-            tensor.times[1] = now
+        for request, each, array, n in zip(requests, mine, arrays, counts, strict=True):
             if each is None:
-                tensor.others, tensor.left_out, tensor.nbytes = array, True, request.nbytes
+                dtype = request.parts[0].dtype
+                gradient = self._named(Tensor(request.name, n, dtype, ITEMSIZES[dtype]))
+                gradient.array, gradient.due = array, True
+            self._gradients[request.name].times[1] = now
         return [None] * len(mine)
 
     def _average(self, comm: Communicator, bucket: Bucket, requests: Sequence[Request]) -> None:

@@ -25,6 +25,17 @@ def tensor_of(name: str, like: Any) -> Tensor | None:
     return Tensor(name, int(np.prod(tuple(like.shape), dtype=np.int64)), dtype, ITEMSIZES[dtype])
 
 
+def fit(call: str, name: str, array: Any, method: Any) -> Tensor | str:
+    """The Tensor that `call` names; or why this method of compression cannot average it."""
+    tensor = tensor_of(name, array)
+    if not isinstance(name, str) or tensor is None:
+        return f"{call}({name!r}): expected a string, and an array of floats; got {described(array)}"
+    if method is None or on_host(array) or not method.host:
+        return tensor
+    lies = f"it is {place(array)}, and {method.name!r} works in host memory: {method.host}"
+    return f"{call}({name!r}): {lies}; take another, or codec="
+
+
 def described(value: Any) -> str:
     """For an error: dtype and shape, or what it is instead of an array."""
     if isinstance(value, np.generic):  # a sum of all elements is one, and no average can be put into it
@@ -60,13 +71,6 @@ def host(array: Any) -> Any:
 def seen(array: Any) -> Any:
     """The same, but for an array on a GPU."""
     return host(array) if on_host(array) else array.detach() if hasattr(array, "detach") else array
-
-
-def refused(method: Any, array: Any) -> str:
-    """Why this method of compression cannot average this array; "": it can."""
-    if method is None or on_host(array) or not method.host:
-        return ""
-    return f"it is {place(array)}, and {method.name!r} works in host memory: {method.host}; take another, or codec="
 
 
 def one_memory(array: Any) -> bool:

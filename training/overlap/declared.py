@@ -25,9 +25,9 @@ from typing import Any
 from hocket.arguments import choices
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 from hocket.recording import GradientSpan
-from hocket.training.overlap.arrays import described, line, refused, tensor_of
+from hocket.training.overlap.arrays import described, fit, line, tensor_of
 from hocket.training.overlap.carrier import Carrier, restore
-from hocket.training.overlap.gradient import Gradient, Lane, Timing, naming, placed, untaken, unwaited
+from hocket.training.overlap.gradient import EARLY, Dealt, Lane, Timing, naming, placed
 from hocket.training.overlap.orders import RECORDED, tic
 from hocket.training.overlap.record import Recording
 from hocket.training.overlap.rows import deal
@@ -49,8 +49,8 @@ class Declared:
     def __init__(self, comm: Any, settings: Settings) -> None:
         self.comm, self.settings = comm, settings
         self._lock = threading.Condition()
-        self._gradients: dict[str, Gradient] = {}
-        self._all: list[Gradient] = []
+        self._gradients: dict[str, Dealt] = {}
+        self._all: list[Dealt] = []
         """The same, in order."""
         self._lanes: list[Lane] = []
         self._carriers: list[Carrier] = []
@@ -70,15 +70,12 @@ class Declared:
                 raise self._ended(ArgumentError(
                     f"declare({name!r}) comes too late: declare all before the first ready()"
                 ))
-            if not isinstance(name, str) or name in self._gradients:
-                raise self._ended(ArgumentError(f"declare({name!r}): a name must be a string, and be declared once"))
-            tensor = tensor_of(name, like)
-            if tensor is None:
-                wrong = f"declare({name!r}): expected an array of floats, got {described(like)}"
-                raise self._ended(ArgumentError(wrong))
-            if wrong := refused(self.settings.method, like):
-                raise self._ended(ArgumentError(f"declare({name!r}): {wrong}"))
-            self._gradients[name] = Gradient(len(self._gradients), tensor, like)
+            tensor = fit("declare", name, like, self.settings.method)
+            if isinstance(tensor, str):
+                raise self._ended(ArgumentError(tensor))
+            if name in self._gradients:
+                raise self._ended(ArgumentError(f"declare({name!r}): a name must be declared once"))
+            self._gradients[name] = Dealt(len(self._gradients), tensor, like)
             self._all.append(self._gradients[name])
 
     def seal(self) -> None:
@@ -128,10 +125,8 @@ class Declared:
             if tensor_of(name, grad) != gradient.tensor or tuple(grad.shape) != gradient.shape:
                 wanted = f"{gradient.tensor.dtype}{gradient.shape}"
                 raise self._ended(ArgumentError(f"ready({name!r}): declared as {wanted}, got {described(grad)}"))
-            if wrong := untaken(name, grad, gradient.fresh, gradient.array is not None and gradient.own):
+            if wrong := gradient.untaken(grad):
                 raise self._ended(ArgumentError(wrong))
-            if gradient.array is not None:
-                gradient.settle()
             gradient.take(grad, True, [line(each) for each in earlier])
             now = time.monotonic_ns()
             self._trace(name, now, now, gradient.tensor.nbytes)
@@ -143,11 +138,9 @@ class Declared:
         with self._lock:
             self._seal()
             late = [name for name, gradient in self._gradients.items() if not gradient.fresh]
-            for name in late:
-                gradient = self._gradients[name]
-                if gradient.array is not None and gradient.own:
-                    raise self._ended(ArgumentError(f"step(): {unwaited(name)}"))
-                gradient.settle()
+            for gradient in map(self._gradient, late):
+                if gradient.owed:
+                    raise self._ended(ArgumentError(f"step(): {gradient.owed}"))
                 gradient.take_zeros()
             self._issue_all(", ".join(late[:3]) or "all")
             for gradient in self._all:
@@ -173,9 +166,9 @@ class Declared:
         until = began + (self.comm.config.timeout if timeout is None else timeout)
         with self._lock:
             gradient = self._gradient(name)
-            if gradient.array is None and timeout is None:
-                raise self._ended(ArgumentError(f"wait({name!r}) was called before ready({name!r}), or twice"))
-            while gradient.array is None or gradient.left:
+            if not gradient.due and timeout is None:
+                raise self._ended(ArgumentError(EARLY.format(name)))
+            while not gradient.due or gradient.left:
                 self._await(gradient, until)
         try:
             gradient.finish(until)
@@ -184,16 +177,14 @@ class Declared:
         ended, result = time.perf_counter(), None if gradient.unused else gradient.array
         self._trace(name, int(began * 1e9), int(ended * 1e9))
         with self._lock:
-            gradient.times[2:] = [ended, ended - began]
-            gradient.array = gradient.flat = None
-            gradient.earlier = ()
+            gradient.waited(began, ended)
             if self._recording is not None:
                 self._recording.waited(gradient.place, began, ended)
         return result
 
     def report(self) -> list[Timing]:
         with self._lock:
-            return [gradient.timing(self.comm.size) for gradient in self._all]
+            return [gradient.timing(gradient.ranks(self.comm.size)) for gradient in self._all]
 
     # ------------------------------------------------------------------------------------------------- state
 
@@ -234,7 +225,7 @@ class Declared:
             text = f"wait {name}" if nbytes is None else f"ready {name} ({nbytes} B, {order})"
             self._recorder.span(text, begin, end, "gradients", GradientSpan(name, nbytes or 0, order, self._on))
 
-    def _gradient(self, name: str) -> Gradient:
+    def _gradient(self, name: str) -> Dealt:
         gradient = self._gradients.get(name)
         if gradient is None:
             raise self._ended(ArgumentError(f"{name!r} was not declared; {choices(name, self._gradients)}"))
@@ -256,7 +247,7 @@ class Declared:
             raise naming(error, names) from error
         self._lock.notify_all()
 
-    def _await(self, gradient: Gradient, until: float) -> None:
+    def _await(self, gradient: Dealt, until: float) -> None:
         """Let other threads make ready what this one waits for, for a moment."""
         name, left = gradient.tensor.name, until - time.perf_counter()
         if self._error is not None:
@@ -269,7 +260,7 @@ class Declared:
             raise TimeoutError(f"wait({name!r}): these are not ready on this rank: {missing}")
         self._lock.wait(min(left, LOOK))
 
-    def _before(self, gradient: Gradient) -> list[str]:
+    def _before(self, gradient: Dealt) -> list[str]:
         """The tensors that this one's units wait for on this rank."""
         every = self._all
         for lane in self._lanes:

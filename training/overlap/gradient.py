@@ -29,28 +29,50 @@ class Timing(NamedTuple):
 
 
 LATE = "its average has not come in time; check that all ranks call ready() for it"
+EARLY = "wait({0!r}) was called before ready({0!r}), or twice"
 
 
-def timed(name: str, nbytes: int, times: Sequence[float], ranks: int | None) -> Timing:
-    """`times`: when it was ready, issued, there; and how long it was waited for."""
-    ready, issued, ended, exposed = times
-    return Timing(name, nbytes, max(0.0, issued - ready), max(0.0, ended - issued), exposed, ranks)
+class Gradient:
+    """A named tensor, and how far its average is."""
 
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.array: Any = None
+        """The array of `ready`, or what stands for it; until it was waited for."""
+        self.due = self.own = self.fresh = False
+        """Is its average to be waited for?  Has this rank made it ready?  Was it taken since the last `step`?"""
+        self.times = [0.0, 0.0, 0.0, 0.0]
+        """When it was ready, issued, there; and how long it was waited for."""
 
-def untaken(name: str, grad: Any, fresh: bool, owed: bool) -> str:
-    """Why `ready` cannot take this gradient; "": it can.
+    @property
+    def owed(self) -> str:
+        """The call that must come before the next average; "": none."""
+        return f"call wait({self.tensor.name!r}) for its last average first" if self.due and self.own else ""
 
-    `fresh`: it has one of this step.  `owed`: nobody has waited for the last average.
-    """
-    if not writable(grad):
-        return f"ready({name!r}): the array is read-only, but takes the average; pass a copy"
-    if fresh:
-        return f"ready({name!r}) was called twice in a step"
-    return f"ready({name!r}): {unwaited(name)}" if owed else ""
+    def untaken(self, grad: Any) -> str:
+        """Why `ready` cannot take this gradient; "": it can."""
+        call = f"ready({self.tensor.name!r})"
+        if not writable(grad):
+            return f"{call}: the array is read-only, but takes the average; pass a copy"
+        if self.fresh:
+            return f"{call} was called twice in a step"
+        return f"{call}: {self.owed}" if self.owed else ""
 
+    def take(self, array: Any, own: bool) -> None:
+        """Take the gradient of this rank, or what stands for it."""
+        self.array, self.due, self.own, self.fresh = array, True, own, True
+        self.times = [time.perf_counter(), 0.0, 0.0, 0.0]
 
-def unwaited(name: str) -> str:
-    return f"call wait({name!r}) for its last average first"
+    def waited(self, began: float, ended: float) -> None:
+        """Note that its average was waited for, from `began` to `ended` (seconds)."""
+        self.times[2:] = [ended, ended - began]
+        self.array, self.due = None, False
+
+    def timing(self, ranks: int | None = None) -> Timing:
+        """The times of its last step."""
+        ready, issued, ended, exposed = self.times
+        queued, sent = max(0.0, issued - ready), max(0.0, ended - issued)
+        return Timing(self.tensor.name, self.tensor.nbytes, queued, sent, exposed, ranks)
 
 
 class Sent:
@@ -66,7 +88,7 @@ class Sent:
         self.missing = len(self.needs)
         """Count of those that are not ready since the last `step`."""
 
-    def issue(self, every: Sequence[Gradient], carrier: Carrier) -> None:
+    def issue(self, every: Sequence[Dealt], carrier: Carrier) -> None:
         """Begin to average it, behind its last call, which nobody has waited for if it has no tensor's elements."""
         if self.work is not None:
             self.arrive(None)
@@ -75,7 +97,7 @@ class Sent:
         rows = self._rows(every, vector, carrier.passes) if carrier.passes > 1 else None
         self.work = carrier.average(vector, tensors, rows)
 
-    def _rows(self, every: Sequence[Gradient], vector: Any, passes: int) -> Any:
+    def _rows(self, every: Sequence[Dealt], vector: Any, passes: int) -> Any:
         """The vector behind those of earlier passes."""
         rows = alike(vector, passes * len(vector)).reshape(passes, len(vector))
         put(rows[-1], vector)
@@ -88,7 +110,7 @@ class Sent:
             put(row[at:], vector[at:])  # what is told of the tensors
         return rows
 
-    def _filled(self, every: Sequence[Gradient]) -> Any:
+    def _filled(self, every: Sequence[Dealt]) -> Any:
         """The vector that travels."""
         if not self.unit.bucket:
             (tensor, begin, end), = self.unit.pieces
@@ -127,25 +149,22 @@ class Lane:
             sent.missing = len(sent.needs)
 
 
-class Gradient:
-    """A declared tensor, and how far its average is."""
+class Dealt(Gradient):
+    """A declared tensor, and the units in which it travels."""
 
     def __init__(self, place: int, tensor: Tensor, like: Any) -> None:
-        self.place, self.tensor, self.like, self.shape = place, tensor, like, tuple(like.shape)
+        super().__init__(tensor)
+        self.place, self.like, self.shape = place, like, tuple(like.shape)
         self.sent: list[tuple[Sent, int, int, int]] = []
         """Its units, where in their memory its piece begins, and which elements these are."""
         self.units: list[Sent] = []
         """Tensors of the bucket, and the one that tells of it."""
         self.told: tuple[Sent, int] | None = None
         """Where it is told how many ranks made it ready."""
-        self.array: Any = None
-        """The array of `ready`, or zeros; until it was waited for."""
         self.flat: Any = None
-        """The same memory, or a copy, of one axis."""
+        """The memory of `array`, or a copy, of one axis."""
         self.earlier: Sequence[Any] = ()
         """The gradients of earlier passes, likewise."""
-        self.own = False
-        """Has this rank made it ready?"""
         self.left = 0
         """Units that are not issued yet."""
         self.there = self.unused = False
@@ -153,34 +172,30 @@ class Gradient:
         self.zeros: Any = None
         self.kept: Any = None
         """An average that came while no rank had made it ready, which the next one gets; the same on all ranks."""
-        self.fresh = False
-        """Has it been made ready, or zero, since the last `step`?"""
-        self.times = [0.0, 0.0, 0.0, 0.0]
-        """When it was ready, issued, there; and how long it was waited for."""
 
     def take(self, array: Any, own: bool, earlier: Sequence[Any] = ()) -> None:
-        """Take the gradient, which is ready, or the zeros that stand for it."""
-        self.array, self.own, self.fresh, self.left, self.earlier = array, own, True, len(self.sent) + 1, earlier
+        self.finish()  # if nobody has waited for the zeros of an earlier step
+        super().take(array, own)
+        self.left, self.earlier = len(self.sent) + 1, earlier
         for sent in self.units:
             sent.missing -= 1
         self.flat, self.there, self.unused = line(array), False, False
-        self.times = [time.perf_counter(), 0.0, 0.0, 0.0]
 
     def take_zeros(self) -> None:
         """This rank has none in this step."""
+        self.finish()
         if self.zeros is None:
             self.zeros = alike(self.like, self.tensor.elements).reshape(self.shape)
         self.zeros[...] = 0
         self.take(self.zeros, own=False)
 
-    def settle(self) -> None:
-        """Nobody waited for the zeros of an earlier step."""
-        self.finish()
-        self.array = self.flat = None
+    def waited(self, began: float, ended: float) -> None:
+        super().waited(began, ended)
+        self.flat, self.earlier = None, ()
 
     def finish(self, until: float | None = None) -> None:
         """Wait for its units, and copy its average to where it belongs."""
-        if self.array is None or self.there:
+        if not self.due or self.there:
             return
         for sent, at, begin, end in self.sent:
             sent.arrive(until)
@@ -204,17 +219,15 @@ class Gradient:
         if bool((self.array != 0).any()):
             self.kept = self.array + (0 if self.kept is None else self.kept)
 
-    def timing(self, size: int) -> Timing:
-        """The times of its last step, on `size` ranks."""
-        ranks = None
-        if self.told is not None and not self.fresh:
-            sent, at = self.told
-            if sent.work is not None and sent.work.done():
-                ranks = round(float(sent.buffer[at]) * size)
-        return timed(self.tensor.name, self.tensor.nbytes, self.times, ranks)
+    def ranks(self, size: int) -> int | None:
+        """The number of `size` ranks that made it ready in its last step."""
+        if self.told is None or self.fresh:
+            return None
+        sent, at = self.told
+        return round(float(sent.buffer[at]) * size) if sent.work is not None and sent.work.done() else None
 
 
-def placed(lanes: Sequence[Lane], every: Sequence[Gradient]) -> None:
+def placed(lanes: Sequence[Lane], every: Sequence[Dealt]) -> None:
     """Tell each gradient where it travels, and give buckets their memory."""
     for gradient in every:
         gradient.sent, gradient.units = [], []

@@ -329,11 +329,11 @@ def bad_declarations(comm: Communicator) -> None:
     s = Scheduler(comm.dup())
     s.declare("twice", one)
     if comm.rank == 0:
-        assert "declare('twice'): a name must be a string, and be" in raised(lambda: s.declare("twice", one), Error)
+        assert "declare('twice'): a name must be declared once" in raised(lambda: s.declare("twice", one), Error)
     else:
         assert "twice" in raised(lambda: s.ready("twice", one), PeerLostError)
     for value in (np.empty(2, np.int64), [1.0], None):
-        assert "declare('x'): expected an array of floats" in raised(
+        assert "declare('x'): expected a string, and an array of floats" in raised(
             lambda value=value: Scheduler(comm.dup()).declare("x", value), ArgumentError  # type: ignore[misc]
         )
     fixed = np.broadcast_to(np.float32(1), 3)
