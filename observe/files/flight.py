@@ -39,6 +39,7 @@ GROWS = {"allgather": 1, "reduce_scatter": -1}
 """The result is as many times as long as there are ranks, or that much shorter."""
 ARRAY = re.compile(r"\((\w+)\[([\d, ]*)\]")
 PEER = re.compile(r"(source|dest)=(\d+)")
+"""Texts have ranks of the job."""
 SITE = re.compile(r"(.+):(\d+)(?: in (\S+))?$")
 ENDS = (Kind.DONE, Kind.FAIL)
 
@@ -103,13 +104,12 @@ def _collective(text: str, ring: Ring, number: int) -> Named | None:
 def _message(text: str, ring: Ring) -> Named | None:
     """None: its peer is not told, or may be any."""
     peer = PEER.search(text)
-    other = ring.world_rank(int(peer[2])) if peer is not None else None
-    if peer is None or other is None:
+    if peer is None or not ring.members:
         return None
     own = ring.members[ring.index]
-    ranks, count = sorted({own, other}), _count(text)
+    ranks, count = sorted({own, int(peer[2])}), _count(text)
     arrow = "->" if peer[1] == "dest" else "<-"
-    name = f"{'send' if peer[1] == 'dest' else 'recv'} {ranks.index(own)}{arrow}{ranks.index(other)}"
+    name = f"{'send' if peer[1] == 'dest' else 'recv'} {ranks.index(own)}{arrow}{ranks.index(int(peer[2]))}"
     return ranks, {
         "process_group": (f"{ring.comm}, ranks {ranks[0]} and {ranks[-1]}", "messages"), "is_p2p": True,
         "profiling_name": f"{LIBRARY}:{name}", "input_sizes": [[count]], "output_sizes": [[count]],

@@ -11,8 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import hocket
+from hocket.observe.files.flight import dump
 from hocket.tools import top
 from support.jobs import Job
 
@@ -98,3 +101,16 @@ def test_torchfrtrace_names_the_ranks_that_top_names(name: str, tmp_path: Path) 
     assert entries[4]["input_sizes"] == [[6]] and entries[4]["output_sizes"] == [[2]]
     assert entries[0]["input_dtypes"] == ["Float"] and entries[0]["frames"][0]["line"] > 0
     assert traced(tmp_path) == ranks
+
+
+def test_a_message_in_a_part_of_the_job_has_ranks_of_the_job() -> None:
+    def under_way(comm: hocket.Communicator) -> str:
+        pair, x = comm.split(comm.rank > 0), np.ones(1)
+        work = pair.recv(x, 1 - pair.rank, async_op=True) if comm.rank else None
+        said = str(dump(comm.recorder().recorded())["pg_config"])
+        if work is not None:
+            pair.send(x, 1 - pair.rank)
+            work.wait()
+        return said
+
+    assert all("ranks 1 and 2" in said for said in hocket.local_world(3).run(under_way)[1:])
