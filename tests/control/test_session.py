@@ -153,17 +153,6 @@ def test_the_lost_and_the_left_are_not_waited_for(start, unix):
     assert accounts["2"] == {"state": "lost"} and accounts["3"] == {"state": "left"}
 
 
-def test_two_that_wait_for_different_things_are_a_mismatch(start, unix):
-    ranks = start(3, unix)
-    info = {"comm": "world", "seq": 5, "ranks": [0, 1, 2]}
-    for rank, word in ((0, "sum"), (1, "sum"), (2, "max")):
-        ranks[rank].tell("stuck", {**info, "fingerprint": word, "account": {"state": "in call", "call": word}})
-    for rank in ranks:
-        verdict = rank.hear("verdict")
-        assert verdict["kind"] == "mismatch" and verdict["seq"] == 5
-        assert verdict["accounts"]["2"]["call"] == "max"
-
-
 def test_stuck_reports_of_older_calls_are_forgotten():
     faults = Faults(Gone())
 

@@ -14,9 +14,11 @@ from support.jobs import Job
 
 
 @pytest.mark.parametrize(
-    ("victim", "transport"), [(0, "tcp"), (3, "shm"), *more((0, "shm"), (1, "shm"), (1, "tcp"), (3, "tcp"))]
+    ("victim", "transport", "encrypt"),
+    [(0, "tcp", "1"), (3, "shm", "0"), *more((0, "shm", "0"), (1, "shm", "0"), (1, "tcp", "0"), (3, "tcp", "0"))],
 )
-def test_any_rank_may_be_killed(victim: int, transport: str) -> None:
+def test_any_rank_may_be_killed(victim: int, transport: str, encrypt: str) -> None:
+    """A job that is encrypted stays so."""
     source = BEGIN + f"""
 comm.lane("urgent", priority=2)
 comm.set_timeout(20)
@@ -25,10 +27,11 @@ if me == {victim}:
     die_in_calls(comm)
 ranks = until_lost(comm)
 made = comm.renew({{"step": me}})
-told(made, ranks=ranks, lanes=[lane.membership.priority for lane in made._open_lanes().values()])
+links = [type(link._sock).__name__ for link in made.world.elastic.mesh._links.values()]
+told(made, ranks=ranks, lanes=[lane.membership.priority for lane in made._open_lanes().values()], links=links)
 made.close()
 """
-    with Job(4, source, env={"HOCKET_TRANSPORT": transport}) as job:
+    with Job(4, source, env={"HOCKET_TRANSPORT": transport, "HOCKET_ENCRYPT": encrypt}) as job:
         ends = job.wait(30)
     left = [rank for rank in range(4) if rank != victim]
     rows = said(ends, *left)
@@ -38,24 +41,7 @@ made.close()
         assert row["infos"] == [{"step": rank} for rank in left]
         assert (row["lost"], row["ranks"], row["lanes"]) == ([victim], [victim], [2])
         assert row["previous_lost"] == {str(victim): "dead"}
-        assert row["sum"] == 10 - (victim + 1)
-
-
-def test_a_job_that_is_encrypted_stays_so() -> None:
-    source = BEGIN + """
-comm.barrier()
-if me == 0:
-    die_in_calls(comm)
-until_lost(comm)
-made = comm.renew(me)
-links = made.world.elastic.mesh._links.values()
-told(made, secured=sorted({type(link._sock).__name__ for link in links}))
-made.close()
-"""
-    with Job(3, source, env={"HOCKET_TRANSPORT": "tcp", "HOCKET_ENCRYPT": "1"}) as job:
-        ends = job.wait(30)
-    for row in said(ends, 1, 2):
-        assert row["infos"] == [1, 2] and row["secured"] == ["EncryptedSocket"]
+        assert row["sum"] == 10 - (victim + 1) and {"EncryptedSocket": "1"}.get(row["links"][0], "0") == encrypt, row
 
 
 def test_two_ranks_of_one_host_can_lose_one_and_two_of_four_at_once() -> None:

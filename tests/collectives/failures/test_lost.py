@@ -89,57 +89,6 @@ def test_communicators_without_the_lost_rank_go_on(transport: str, victim: int, 
         assert said["went_on"] and said["left"] == [], said
 
 
-SUBGROUP = """
-comm = hocket.init(transport={transport!r})
-inner = comm.subgroup([2, 1])
-x = np.arange(30000.0)
-if inner is not None:
-    inner.allreduce(x.copy())
-ready()
-with telling():
-    while inner is not None:
-        inner.allreduce(x.copy())
-if comm.rank == 0:
-    with telling():
-        comm.barrier()
-comm.close()
-"""
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_lost_rank_has_the_number_of_the_communicator_that_says_so(transport: str, tmp_path: pathlib.Path) -> None:
-    """World rank 2 is rank 0 of the inner communicator."""
-    with job(3, SUBGROUP.format(transport=transport), tmp_path) as run:
-        all_ready(tmp_path, range(3))
-        run.signal(2, signal.SIGKILL)
-        ends = run.wait(20)
-    assert facts(ends[0])["ranks"] == [2]
-    assert facts(ends[1])["ranks"] == [0]
-
-
-RECEIVERS = """
-comm = hocket.init(transport={transport!r})
-x = np.zeros(1000)
-comm.barrier()
-if comm.rank == 2:
-    comm.send(x[:10], 0)
-    comm.send(x[:10], 1)
-ready()
-with telling():
-    if comm.rank == 2:
-        time.sleep(60)
-    comm.recv(x[:10], 2)
-    work = comm.recv(x, 2, async_op=True) if comm.rank else None
-    work.wait() if work else comm.recv(x, 2)
-comm.close()
-"""
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_killed_before_it_sent(transport: str, tmp_path: pathlib.Path) -> None:
-    survivors(RECEIVERS.format(transport=transport), 2, tmp_path)
-
-
 TWO = """
 comm = hocket.init(transport={transport!r})
 comm.barrier()

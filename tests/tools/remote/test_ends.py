@@ -76,14 +76,6 @@ def test_the_launcher_is_killed(going: Going) -> None:
     going.end()
 
 
-@pytest.mark.more
-def test_a_connection_is_killed(going: Going) -> None:
-    os.kill(going.find("ssh -x", " b ")[0], signal.SIGKILL)
-    code, err = going.end()
-    said = "hocket run: host b: its agent has gone, and its ranks with it; `ssh` was killed by signal 9"
-    assert code == 1 and said in err, err
-
-
 def test_an_agent_is_killed(going: Going) -> None:
     """Its ranks' children, too."""
     agents = [pid for pid in going.find("hocket.tools.remote.agent") if name_of(pid) == "c"]

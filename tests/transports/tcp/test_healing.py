@@ -18,7 +18,7 @@ from hocket.errors import TransportError
 from hocket.tools import report
 from hocket.transports.tcp import answers
 from hocket.transports.tcp.healing import HealingStreams
-from support import jobs, ports, storms, torch_ranks, worlds
+from support import jobs, ports, storms, worlds
 from support.cases import more
 
 
@@ -222,39 +222,6 @@ def test_bits_that_flip_are_found(check: str) -> None:
 @pytest.mark.parametrize(("what", "count"), [("cuts", 3000), ("flips", 3000)])
 def test_a_part_of_a_storm(what: str, count: int) -> None:
     storms.main([what, "--count", str(count), "--seed", "7"])
-
-
-TRAINED = """
-import hashlib, logging
-from support import cutting
-cutting.enter()
-logging.getLogger("hocket").setLevel(logging.ERROR)
-torch.manual_seed(0)
-start()
-model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256))
-ddp = torch.nn.parallel.DistributedDataParallel(model)
-optimizer, pictures = torch.optim.SGD(ddp.parameters(), lr=0.01), torch.Generator().manual_seed(rank)
-end = cutting.now_and_then(0.05, rank) if {cuts} else int
-for _ in range(200):
-    x = torch.randn(16, 256, generator=pictures)
-    optimizer.zero_grad()
-    ((ddp(x) - x) ** 2).mean().backward()
-    optimizer.step()
-say(cuts=end(), digest=hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest())
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.more
-def test_training_through_cuts_has_the_bits_of_a_run_without(tmp_path: Path) -> None:
-    found = []
-    for cuts in (0, 1):
-        (tmp_path / str(cuts)).mkdir()
-        env = {"HOCKET_TRANSPORT": "tcp"}
-        with torch_ranks.job(2, TRAINED.format(cuts=cuts), tmp_path / str(cuts), **env) as job:
-            found += [torch_ranks.facts(end) for end in job.wait(90)]
-    assert [each["cuts"] > 20 for each in found] == [False, False, True, True], found
-    assert len({each["digest"] for each in found}) == 1, found
 
 
 NAMED = """
