@@ -131,40 +131,6 @@ def test_a_newcomer_has_the_others_bits(send: str | None) -> None:
     np.testing.assert_allclose(found[2]["weights"], [[1 / 3] * 3] * 3)
 
 
-LATE = BEGIN + """
-outer = DiLoCo(Crew(hocket.init(elastic=True), grace=0.3), theta, every=2, momentum=0.5)
-comm, out, came, here = outer.crew.comm, [], [], os.path.dirname(__file__)
-while outer.rounds < 60:
-    inner(me, outer.steps, theta)
-    time.sleep(0.01)
-    if me == 2 and outer.steps == 8:
-        while not all(os.path.exists(f"{here}/{r} goes on without") for r in range(2)):
-            time.sleep(0.01)
-    report = outer.step()
-    if report:
-        out += [report.left_out] if report.left_out else []
-        came.append(len(report.members))
-    if len(out) == 3:
-        open(f"{here}/{me} goes on without", "w").close()
-tell(outer, out=out, came=came)
-outer.crew.comm.close()
-"""
-
-
-def test_a_late_rank_is_left_out_and_comes_back() -> None:
-    """The others wait for the grace, not for the rank, which waits for their third round without it; then it has
-    their bits, and takes part again.
-
-    On a busy machine another one may be late for once, too.
-    """
-    found = run(3, LATE)
-    assert len({each["digest"] for each in found}) == 1 and {each["rounds"] for each in found} == {60}
-    for each in found[:2]:
-        assert [2] in each["out"], each["out"]
-        back = len(each["came"]) - each["came"][::-1].index(2)
-        assert 3 in each["came"][:back] and 3 in each["came"][back:], each["came"]
-
-
 LATE_AT_THE_END = BEGIN + """
 outer = DiLoCo(Crew(hocket.init(elastic=True), grace=0.3, timeout=15), theta, every=4, delay=DELAY, momentum=0.5)
 while outer.steps < 30:
