@@ -52,6 +52,16 @@ def test_streams_are_as_many_as_pay(link: Link, streams: set[int]) -> None:
         assert changes <= 3 * len(LADDER), changes  # it comes to rest
 
 
+def test_streams_that_begin_slowly_are_waited_for() -> None:
+    """Two seconds of sending at the old rate and less, then a fifth more: and looks that see half a call each."""
+    before, width, spent = 100e6, Width(), 0.0
+    for now in range(12):
+        streams, spent = width.streams, spent + 0.5 * (width.streams > 1)
+        rate = before * (1.3, 0.7)[now % 2] * (1.2 if spent > 2.0 else 0.9 if streams > 1 else 1.0)
+        width.saw(Seen(int(rate * 0.5), 0.5, 0.5 * (now > 1 and streams == 1), 0, 0.1, False), float(now))
+    assert width.streams == 4
+
+
 def test_what_did_not_pay_is_tried_ever_more_seldom() -> None:
     width, link, tried = Width(), Link(12.5e6, 12.5e6, 0.1, "loss"), []
     for now in range(2000):

@@ -33,8 +33,9 @@ LOOK = 1.0
 """Seconds between two looks at what the connections did."""
 LEAD = 14
 """Letters of the first stream's purpose."""
-UNSENT = 262_144
-"""Bytes that a socket takes beyond those on the way: what lies there waits for its own losses only."""
+UNSENT = 131_072
+"""Bytes that a socket takes beyond those on the way: what lies there waits for its own losses, and on a new stream for
+its slow start, only."""
 RESERVE = 32
 """Descriptors that are left for others than streams."""
 TCP_NOTSENT_LOWAT = 25
