@@ -20,7 +20,7 @@ from hocket.system.machine import same_socket, wish
 from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.long.congestion import BY_LOSS, control_of
 from hocket.transports.tcp.long.many import MOST, ManyStreams
-from hocket.transports.tcp.long.width import NOTHING, Seen, Width
+from hocket.transports.tcp.long.width import Seen, Width, together
 
 if TYPE_CHECKING:
     from hocket.transports.tcp.transport import TcpTransport
@@ -140,7 +140,7 @@ class Group:
 
     def seen(self) -> Seen:
         """The doings of the connections since the last call."""
-        found = NOTHING
+        found = []
         for number in range(MOST):
             streams = self.many.streams[number]
             if streams is None or streams.closed or streams.out_fd() < 0:
@@ -158,12 +158,9 @@ class Group:
                 sent, has, _ = streams.kept
                 if sent - has > FULL:
                     full = spent
-                found = Seen(
-                    found.nbytes + acked - last[0], max(found.busy, spent), max(found.full, full),
-                    found.losses + losses - last[3],
-                    max(found.round_trip, struct.unpack_from("I", info, RTT)[0] / 1e6), control_of(sock) in BY_LOSS,
-                )  # fmt: skip
-        return found
+                round_trip, by_loss = struct.unpack_from("I", info, RTT)[0] / 1e6, control_of(sock) in BY_LOSS
+                found.append(Seen(acked - last[0], spent, full, losses - last[3], round_trip, by_loss))
+        return together(found)
 
 
 def _room() -> int:
