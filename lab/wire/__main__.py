@@ -23,7 +23,7 @@ from typing import Any
 
 from hocket.bench.rivals.launchers import mpirun
 from hocket.lab.program import arguments
-from hocket.lab.wire.bed import ADDRESS, Wire, bed
+from hocket.lab.wire.bed import ADDRESS, URGENT, Wire, bed
 from hocket.system.namespaces.hosts import on
 from hocket.tools.rank import start
 
@@ -38,8 +38,6 @@ BEFORE = {**SYSTEMS, "HOCKET_STREAMS": "1", "HOCKET_ALGORITHM": "allreduce=direc
 """Settings by which hocket does as it did before it knew of long links."""
 ENDS = pathlib.Path(__file__).with_name("ends.py")
 PATIENCE = 240.0
-NICE = "-10"
-"""The ranks' priority: what else this machine does should not count."""
 
 
 def measured(names: list[str], kind: str, sizes: list[str], env: dict[str, str], src: str) -> list[dict[str, float]]:
@@ -49,7 +47,7 @@ def measured(names: list[str], kind: str, sizes: list[str], env: dict[str, str],
         for rank, name in enumerate(names):
             own = pathlib.Path(folder, f"host{rank}")
             own.mkdir()
-            hosts.append(["nice", "-n", NICE, *on(name, str(own), f"wire{rank}")])
+            hosts.append([*URGENT, *on(name, str(own), f"wire{rank}")])
         pathlib.Path(folder, "tmp").mkdir()
         ours = {"WORLD_SIZE": "2", "MASTER_ADDR": ADDRESS.format(0, 1), "MASTER_PORT": "29611", "PYTHONPATH": src,
                 "TMPDIR": str(pathlib.Path(folder, "tmp")), "GLOO_SOCKET_IFNAME": "w0", "OMP_NUM_THREADS": "1",

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hocket.lab.wire.bed import ADDRESS, Wire, bed, down
+from hocket.lab.wire.bed import ADDRESS, URGENT, Wire, bed, down
 from hocket.system.namespaces.hosts import on, refusal
 
 WHY_NOT = refusal("100mbit")
@@ -56,9 +56,12 @@ class Ranks:
             (folder / f"host{rank}").mkdir()
             job = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": ADDRESS.format(0, 1), "MASTER_PORT": "29611",
                    "HOCKET_SECRET": secret, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"}  # fmt: skip
-            words = [*on(names[rank], str(folder / f"host{rank}"), f"wire{rank}"), sys.executable, "-c", source]
+            host = on(names[rank], str(folder / f"host{rank}"), f"wire{rank}")
             pipe = subprocess.PIPE
-            process = subprocess.Popen(words, env={**os.environ, **job, **env}, stdout=pipe, stderr=pipe, text=True)
+            process = subprocess.Popen(
+                [*URGENT, *host, sys.executable, "-c", source], env={**os.environ, **job, **env}, text=True,
+                stdout=pipe, stderr=pipe, start_new_session=True,
+            )  # fmt: skip
             self.processes.append(process)
 
     def until(self, word: str, times: int = 1) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hocket.transports.tcp.long.width import LADDER, REST, Seen, Width, bound
+from hocket.transports.tcp.long.width import LADDER, NOTHING, REST, Seen, Width, bound, together
 
 
 class Link:
@@ -36,11 +36,11 @@ def settled(link: Link, seconds: int = 300, seed: int = 1, most: int = 16) -> tu
 @pytest.mark.parametrize(
     ("link", "streams"),
     [
-        (Link(125e6, 26e6, 0.1, "window"), {8}),        # 1 Gbit/s: 4 carry 104 MB/s, 8 all of it
+        (Link(125e6, 26e6, 0.1, "window"), {8}),        # 1 Gbit/s: 8 carry all of it
         (Link(12.5e6, 0.5e6, 0.1, "loss"), {16}),       # 4 Mbit/s each
         (Link(12.5e6, 2.5e6, 0.02, "loss"), {8}),
         (Link(12.5e6, 12e6, 0.1), {1}),                 # the link is full
-        (Link(12.5e6, 12.5e6, 0.1, "loss"), {1, 4}),    # its losses are its own queue's: more do not pay
+        (Link(12.5e6, 12.5e6, 0.1, "loss"), {1, 8}),    # its losses are its own queue's: more do not pay
         (Link(12.5e6, 0.5e6, 0.1, "loss", False), {1}), # BBR, which is not bound by them
         (Link(125e6, 26e6, 0.0003, "window"), {1}),     # a LAN is left alone
     ],
@@ -50,6 +50,16 @@ def test_streams_are_as_many_as_pay(link: Link, streams: set[int]) -> None:
         found, changes = settled(link, seed=seed)
         assert found in streams, (link.why, found)
         assert changes <= 3 * len(LADDER), changes  # it comes to rest
+
+
+def test_streams_that_begin_slowly_are_waited_for() -> None:
+    """Two seconds of sending at the old rate and less, then a fifth more: and looks that see half a call each."""
+    before, width, spent = 100e6, Width(), 0.0
+    for now in range(12):
+        streams, spent = width.streams, spent + 0.5 * (width.streams > 1)
+        rate = before * (1.3, 0.7)[now % 2] * (1.2 if spent > 2.0 else 0.9 if streams > 1 else 1.0)
+        width.saw(Seen(int(rate * 0.5), 0.5, 0.5 * (now > 1 and streams == 1), 0, 0.1, False), float(now))
+    assert width.streams == LADDER[1]
 
 
 def test_what_did_not_pay_is_tried_ever_more_seldom() -> None:
@@ -71,6 +81,13 @@ def test_no_more_than_can_be_opened() -> None:
     width.limited(3, 10.0, True)
     for now in range(10, 300):
         assert width.saw(link.look(width.streams, 1.0), float(now)) == 3
+
+
+def test_one_stream_that_is_full_beside_others_that_are_not_binds_nothing() -> None:
+    full, free, idle = Seen(10**7, 1.0, 0.9, 1, 0.1, False), Seen(10**7, 0.8, 0.0, 2, 0.2, False), together([])
+    found = together([full, *[free] * 7, idle])
+    assert found[:2] + found[3:] == (8 * 10**7, 1.0, 15, 0.2, False) and idle == NOTHING
+    assert not bound(found) and bound(together([full, full, full, free]))
 
 
 def test_an_idle_link_teaches_nothing() -> None:

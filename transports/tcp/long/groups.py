@@ -19,7 +19,7 @@ from hocket.system.machine import same_socket, tcp_info, wish
 from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.long.congestion import BY_LOSS, control_of
 from hocket.transports.tcp.long.many import MOST, ManyStreams
-from hocket.transports.tcp.long.width import NOTHING, Seen, Width
+from hocket.transports.tcp.long.width import Seen, Width, together
 
 if TYPE_CHECKING:
     from hocket.transports.tcp.transport import TcpTransport
@@ -32,8 +32,9 @@ LOOK = 1.0
 """Seconds between two looks at what the connections did."""
 LEAD = 14
 """Letters of the first stream's purpose."""
-UNSENT = 262_144
-"""Bytes that a socket takes beyond those on the way: what lies there waits for its own losses only."""
+UNSENT = 131_072
+"""Bytes that a socket takes beyond those on the way: what lies there waits for its own losses, and on a new stream for
+its slow start, only."""
 RESERVE = 32
 """Descriptors that are left for others than streams."""
 TCP_NOTSENT_LOWAT = 25
@@ -135,7 +136,7 @@ class Group:
 
     def seen(self) -> Seen:
         """The doings of the connections since the last call."""
-        found = NOTHING
+        found = []
         for number in range(MOST):
             streams = self.many.streams[number]
             if streams is None or streams.closed or streams.out_fd() < 0:
@@ -152,12 +153,9 @@ class Group:
                 sent, has, _ = streams.kept
                 if sent - has > FULL:
                     full = spent
-                found = Seen(
-                    found.nbytes + acked - last[0], max(found.busy, spent), max(found.full, full),
-                    found.losses + losses - last[3],
-                    max(found.round_trip, info["rtt"] / 1e6), control_of(sock) in BY_LOSS,
-                )  # fmt: skip
-        return found
+                round_trip, by_loss = info["rtt"] / 1e6, control_of(sock) in BY_LOSS
+                found.append(Seen(acked - last[0], spent, full, losses - last[3], round_trip, by_loss))
+        return together(found)
 
 
 def _room() -> int:
