@@ -612,6 +612,8 @@ if way == "thread" and late:  # the main thread waits, and another one computes 
     thread.start()
     thread.join()
     sys.exit()
+if way == "crossed" and not rank:
+    time.sleep(0.5)  # the others find the circle first, and leave it
 began = time.monotonic()
 try:
     turned = way in ("crossed", "in a call") and rank == 0
@@ -621,8 +623,6 @@ except Exception as error:
     print(time.monotonic() - began < 5, error, flush=True)
     if way == "in a call":
         total(every)  # the call in which the others wait
-    if way == "crossed":
-        time.sleep(3)  # else the others may hear that this one has ended
     if way == "gone":
         time.sleep(1 - rank)
         os._exit(0)
