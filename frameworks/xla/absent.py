@@ -128,7 +128,7 @@ class Meeting:
             if now - last > patience[0] or now - began > patience[1]:
                 raise TimeoutError(
                     f"{self.what} were not joined within {now - began:.0f} s: {self._words()}: all processes of a "
-                    "group run its programs (HOCKET_TIMEOUT is the limit)", self.missing,
+                    "group run its programs (the limits: HOCKET_ABSENT_AFTER, HOCKET_TIMEOUT)", self.missing,
                 )  # fmt: skip
             time.sleep(pause)
             pause = min(2 * pause, PAUSES[1])
