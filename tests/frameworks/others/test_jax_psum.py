@@ -637,7 +637,7 @@ except Exception as error:
         ("crossed", "True wait for each other", "True wait for each other"),
         ("in a call", "True wait for each other", "3"),
         ("sleeps", "3", "3"), ("thread", "3", "3"), ("patience compiles", "3", "3"),
-        ("patience sleeps", "True s: process 2 is outside JAX at <string>", "were not joined"),
+        ("patience sleeps", "within s: process 2 is outside JAX at <string>", "were not joined"),
     ],  # fmt: skip
 )
 def test_a_member_that_never_comes_is_named_and_a_late_one_is_waited_for(way: str, first: str, last: str) -> None:
