@@ -180,6 +180,8 @@ VARIABLES = (
              "how long a call may wait for other ranks"),
     Variable("HOCKET_LOST_AFTER", _lasting, f"seconds, from {SHORTEST:g}; inf or none: no limit", "5",
              "how long another host may be silent until its ranks are lost; the same on every rank"),
+    Variable("HOCKET_ABSENT_AFTER", _seconds, "seconds, more than 0; inf or none: HOCKET_TIMEOUT alone counts", "60",
+             "how long a process outside JAX may hold up a group of JAX's own collectives (docs/jax.md)"),
     Variable("HOCKET_CHECK", _check, "payload; payload,shm; or nothing", "",
              "check all bytes that travel over TCP: what is damaged on its way is sent again; with shm those of "
              "messages through shared memory, too: an error; the same on every rank"),
@@ -256,6 +258,7 @@ class Config:
     plain: str = ""
     """Transports that need not encrypt, with commas between."""
     lost_after: float = 5.0
+    absent_after: float = 60.0
     check: str = ""
     shared_arrays: int = 0
     """0: off."""

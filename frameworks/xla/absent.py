@@ -92,6 +92,8 @@ class Meeting:
         self.what, self.mine, self.ask = what, mine, ask
         self.missing: list[int] = []
         """Processes with ranks that have not come."""
+        self.hopeless: set[str] = set()
+        """Groups of the circle in which this one waits: who finds it leaves, so others would not see it any more."""
         self._accounts: dict[int, Account | None] = {}
         self._looked = time.monotonic()
 
@@ -126,7 +128,7 @@ class Meeting:
             if now - last > patience[0] or now - began > patience[1]:
                 raise TimeoutError(
                     f"{self.what} were not joined within {now - began:.0f} s: {self._words()}: all processes of a "
-                    "group run its programs (HOCKET_TIMEOUT is the limit)", self.missing,
+                    "group run its programs (the limits: HOCKET_ABSENT_AFTER, HOCKET_TIMEOUT)", self.missing,
                 )  # fmt: skip
             time.sleep(pause)
             pause = min(2 * pause, PAUSES[1])
@@ -148,9 +150,9 @@ class Meeting:
             raise PeerLostError(f"{self.what} cannot be joined: {self._words()}", gone)
         way = circle(self.mine, self._accounts, before, seconds)
         if way:
-            chain = "; ".join(
-                f"{words(a, self._accounts[a])} for process {b}" for a, b in zip(way, [*way[1:], way[0]], strict=True)
-            )
+            pairs = [(a, self._accounts[a], b) for a, b in zip(way, [*way[1:], way[0]], strict=True)]
+            self.hopeless = {name for _, its, b in pairs if its for name, absent in its.meets.items() if b in absent}
+            chain = "; ".join(f"{words(a, its)} for process {b}" for a, its, b in pairs)
             raise MismatchError(
                 f"{self.what} cannot be joined, as processes wait for each other in other calls: {chain}: all "
                 "processes of a group start its programs in the same order"

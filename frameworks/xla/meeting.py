@@ -118,7 +118,8 @@ def join(color: int, key: int) -> Communicator:
         meeting.gather(store, key, processes, hosting.patience())
         comm = _used[group, key] = hosting.join(key, len(group), store, _host(), make_default=False)
     except BaseException as error:
-        store.first("failed", f"process {state.process_id}: {error}")  # the others need not wait
+        for each in {name, *meeting.hopeless}:  # the others need not wait
+            JaxStore(state.client, f"{PREFIX}{each}/").first("failed", f"process {state.process_id}: {error}")
         raise
     finally:
         del _meetings[name, key]

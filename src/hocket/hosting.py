@@ -40,8 +40,8 @@ def limit(timeout: float | None) -> float:
 
 
 def patience() -> tuple[float, float]:
-    """Seconds that the ranks of a job have to meet, and those of a call (HOCKET_TIMEOUT)."""
-    return min(MEETING, config().timeout), config().timeout
+    """Seconds that the absent may keep a group of JAX's waiting: outside JAX, and if they work in it."""
+    return min(config().absent_after, config().timeout), config().timeout
 
 
 def notice(

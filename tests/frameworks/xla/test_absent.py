@@ -86,9 +86,11 @@ def test_who_does_not_come_is_named(
 
     late = threading.Timer(3 * limit, wall.set, ("failed", "process 1: why"))
     late.start()
+    meeting = absent.Meeting("devices", 0, ask)
     with pytest.raises(error, match=text):
-        absent.Meeting("devices", 0, ask).gather(wall, 0, [0, 1, 2], (limit, 10))
+        meeting.gather(wall, 0, [0, 1, 2], (limit, 10))
     late.cancel()
+    assert meeting.hopeless == ({"ab", "ba", "c"} if error is MismatchError else set())
     idle = error is TimeoutError and any(accounts.get(k) is None or accounts[k].does == ELSEWHERE for k in (1, 2))  # type: ignore[union-attr]
     assert ("devices wait since" in caplog.text) == idle, caplog.text
 
