@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -118,8 +119,10 @@ def test_a_cable_that_is_pulled_in_the_middle_of_a_call() -> None:
 
 def test_an_interface_that_is_not_there_and_too_few_descriptors_are_told_and_the_job_goes_on() -> None:
     env = {"HOCKET_PATHS": "w0,w7", "HOCKET_STREAMS": "16", "HOCKET_CONGESTION": "pigeon"}
-    with job(Wire("1gbit", 0.002), 1, 4_000_000, files=72, **env) as (_, ranks):
+    with job(Wire("1gbit", 0.002), 1, 4_000_000, files=72, **env) as (names, ranks):
+        left = subprocess.Popen(["ip", "netns", "exec", names[0], "sleep", "99"])
         ends = ranks.ended()
+    assert left.wait(5) == -signal.SIGKILL  # the bed ends what a launcher would leave
     for _, err in ends:
         assert "'w7' is not an interface of this machine; its interfaces: lo, w0" in err, err
         assert "no congestion control 'pigeon'; it has " in err and "instead of 16 streams" in err, err
