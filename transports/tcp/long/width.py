@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hocket.transports.tcp.long.congestion import LONG
 
 LADDER = 1, 8, 16
-"""Of 1 Gbit/s x 100 ms 4 carry 0.8, 8 all.  That is little more, and a trial under noise would not see it."""
+"""No 4: they carry 0.8 of 1 Gbit/s x 100 ms, 8 all of it, which is too little more for a trial to see under noise."""
 ENOUGH, MOST = 0.3, 10.0
 """Seconds of sending that a judgement stands on, at least and at most: losses may be rare, and bind all the same."""
 TRIAL, TRIALS = 0.8, 3
@@ -56,7 +56,7 @@ NOTHING = Seen(0, 0.0, 0.0, 0, 0.0, False)
 
 
 def together(streams: list[Seen]) -> Seen:
-    """What connections did side by side.  One whose window is full does not bind the others: `full` is their mean."""
+    """Connections side by side, as one.  A window that is full does not bind the others: `full` is their mean."""
     nbytes, busy, full, losses, round_trip, by_loss = zip(NOTHING, *streams, strict=True)
     most = max(busy)
     return Seen(sum(nbytes), most, most * sum(full) / (sum(busy) or 1.0), sum(losses), max(round_trip), by_loss[-1])
