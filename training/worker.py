@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
+from hocket.extending import before_close
+
 _Call = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
@@ -38,8 +40,7 @@ class Worker:
         """
         self.last = future = Future[Any]()
         if comm is not None:
-            comm.world.background.add(future)
-            future.add_done_callback(comm.world.background.discard)
+            before_close(comm, future)
         self._calls.put((future, call, args))
         if self._thread.ident is None:
             self._thread.start()

@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket.arguments import seconds
 from hocket.collectives.base import wording
@@ -28,12 +28,21 @@ from hocket.collectives.waiting.queued import Queued, oldest, unended, unreceive
 from hocket.control.protocol.messages import Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 log = logging.getLogger("hocket")
 DONE, BUSY = CODES["done"], CODES["busy"]
 SETTLE = 1.0
 """Seconds that the end of the job gives messages under way to arrive."""
 OTHERS_END = 0.25
 """Seconds that a rank which finds others in a call, at its end, gives them to say that they end too."""
+
+
+def before_close(comm: Any, call: Future[Any]) -> None:
+    """Let this call of a thread end before the rank leaves the job, unless that has failed."""
+    comm.world.background.add(call)
+    call.add_done_callback(comm.world.background.discard)
 
 
 class Ending:

@@ -94,7 +94,7 @@ class World:
         self.opener = Opener(self)
         self.communicators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.background: set[Future[Any]] = set()
-        """What threads that make calls were given, and have not ended: it ends before this rank leaves."""
+        """The calls of threads (`before_close`) that have not ended."""
         self.lock = threading.Lock()
         self.closed = False
         self.unraised = False

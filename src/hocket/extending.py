@@ -4,6 +4,7 @@
     outside_group   a block in which the thread is in no group: for calls whose results the block reads
     drive           drives works, and calls what their `then` was given, before the thread sleeps where it cannot
     put_off         lets works go forward in waits alone, where ranks leave no core free
+    before_close    lets the call of a thread end before this rank leaves the job
     pass_over       code in this folder or file is not the user's, and no error names its lines
     hierarchical    an algorithm of two levels, for `algorithm=`: inside groups of ranks, as hosts are, and between them
     check_op        raises ArgumentError where no call reduces this dtype by this op
@@ -32,6 +33,7 @@ from hocket.collectives.arrays.places import ELSEWHERE, HOST, gpu_of, on_host, p
 from hocket.collectives.base.callsite import pass_over
 from hocket.collectives.base.groups import at_once, outside_group
 from hocket.collectives.calls.ops import Op, PremulSum, resolve
+from hocket.collectives.communicator.ending import before_close
 from hocket.collectives.waiting.several import drive, put_off
 from hocket.kernels.digest import digest
 from hocket.kernels.dtypes import DTYPES, TORCH_NAMES
@@ -39,8 +41,8 @@ from hocket.system.exit_code import at_least
 
 __all__ = [
     "ADJOINTS", "DTYPES", "ELSEWHERE", "HOST", "REDUCING", "TORCH_NAMES", "Aside", "Op", "PremulSum", "at_once",
-    "check_op", "digest", "drive", "fail_at_exit", "gpu_of", "hierarchical", "on_host", "outside_group", "pass_over",
-    "pinned", "place", "put_off", "uncaptured",
+    "before_close", "check_op", "digest", "drive", "fail_at_exit", "gpu_of", "hierarchical", "on_host", "outside_group",
+    "pass_over", "pinned", "place", "put_off", "uncaptured",
 ]  # fmt: skip
 
 ADJOINTS: dict[str, str] = {name: row.adjoint for name, row in CONTRACTS.items() if row.adjoint is not None}
