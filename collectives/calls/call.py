@@ -5,6 +5,7 @@ shapes.py makes it from the caller's arguments.  The engine knows bytes, the alg
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -15,6 +16,7 @@ from hocket.algorithms.language.contract import CONTRACTS, Contract
 from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.plans.instr import ALIGN, IN, OUT, ChunkLayout, Location, Residuals, cut, offsets
+from hocket.errors import ArgumentError
 from hocket.kernels.codecs import Codec
 from hocket.kernels.dtypes import DTYPES, DType
 
@@ -128,10 +130,17 @@ class Call:
                 buffer.stage()
 
     def restore(self) -> None:
-        """Write the results back to where the caller wants them, if the call worked on copies."""
+        """Write the results back to where the caller wants them, if the call worked on copies.
+
+        Raises ArgumentError where the result is an average of nothing, as no rank had a row.
+        """
         for buffer in (self.dst, *self.residuals[1::2]):
             if buffer is not None:
                 buffer.restore()
+        if self.exact is not None and self.exact.rows == 0 and self.exact.op == "avg" and self.dst and self.dst.count:
+            width = self.dst.dtype.itemsize
+            if ctypes.string_at(self.dst.address, width) == b"\xff" * width:  # not the NaN that sums end in
+                raise ArgumentError(f"{self.collective}: no rank has a row, and an average of no addends is no number")
 
     @property
     def contract(self) -> Contract:

@@ -234,7 +234,7 @@ def added(ask: Ask, x: Any, out: Any, rank: int, size: int) -> Call:
     """The call that adds the rows of x, too: as of one row, with a result of its own."""
     src = describe(x)
     exact = added_rows(src)
-    first = x[:1].reshape(tuple(src.shape[1:]))
+    first = x[:1].reshape(src.shape[1:]) if src.rows else empty_like(src, src.shape[1:])
     if ask.collective not in ("allreduce", "reduce", "reduce_scatter"):
         raise ArgumentError(f"{ask.collective} takes no axis=; allreduce, reduce and reduce_scatter do")
     if out is None and ask.collective == "allreduce":

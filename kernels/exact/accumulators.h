@@ -167,7 +167,12 @@ static void AT(decode_exact)(const hk_codec *c, void *to, const void *from, size
     count *= hk_parts(c);
     for (size_t at = 0; at < count; at += HK_EXACT_BLOCK, in += hk_head_of(in).next) {
         const size_t n = count - at < HK_EXACT_BLOCK ? count - at : HK_EXACT_BLOCK;
-        const f64 divisor = c->divisor < 0 ? hk_head_of(in).terms : c->divisor;
+        const u32 terms = hk_head_of(in).terms;
+        const f64 divisor = c->divisor < 0 ? terms : c->divisor;
+        if (terms == 0) { /* no rank has a row: 0, and for an average a NaN that no sum ends in */
+            memset(out + at * width, c->divisor < 0 ? 0xff : 0, n * width);
+            continue;
+        }
         p.lost = 0;
         if (AT(get_pairs)(p.s, p.e, in, n, &p.paired) || AT(get_terms)(&p, in, n)) {
             AT(store_pairs)(c, divisor, out + at * width, &p, n);

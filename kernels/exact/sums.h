@@ -239,7 +239,11 @@ HK_INLINE int AT(add_near)(const hk_codec *c, hk_pairs *restrict p, const hk_ter
 HK_INLINE void AT(add_terms)(const hk_codec *c, hk_pairs *p, const hk_terms *t, size_t at, size_t n, f64 factor) {
     f64 x[HK_EXACT_BLOCK], more[HK_EXACT_BLOCK];
     const int real = hk_real(c), whole = real != HK_FLOAT64 && (f64)(f32)factor == factor;
-    if (factor == 1 && AT(add_near)(c, p, t, at, n)) return;
+    if (t->k == 0) {
+        for (size_t i = 0; i < n; i++) x[i] = -0.0; /* which adds nothing */
+        AT(add_first)(p, x, n);
+    }
+    if (factor == 1 && t->k && AT(add_near)(c, p, t, at, n)) return;
     for (size_t j = 0; j < t->k; j++) {
         AT(load_doubles)(real, x, hk_term(t, j, at), n);
         if (factor != 1 && whole)

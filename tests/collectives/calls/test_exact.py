@@ -43,7 +43,8 @@ def case(comm: Communicator, seed: int) -> None:
     op = rng.choice(["sum", "avg", "premul"], p=[0.6, 0.2, 0.2])
     collective = rng.choice(["allreduce", "allreduce", "reduce", "reduce_scatter", "scan"])
     added = collective != "scan" and rng.random() < 0.4
-    rows = [int(rng.integers(1, 4)) if added else 1 for _ in range(size)]
+    rows = [int(rng.integers(4)) if added else 1 for _ in range(size)]
+    rows[-1] += not any(rows)
     if collective == "reduce_scatter":
         n *= size
     x = addends(rng, dtype, (sum(rows), n), kind)
@@ -229,7 +230,6 @@ def refusals(comm: Communicator) -> None:
         "not float8_e5m2": lambda: comm.allreduce(np.zeros(3, "float8_e5m2"), order="exact"),
         "only axis=0 can be asked for": lambda: comm.allreduce(np.ones((2, 2)), order="exact", axis=1),
         "with order='exact' alone": lambda: comm.allreduce(np.ones((2, 2)), axis=0),
-        "one of -0.0, which adds nothing": lambda: comm.allreduce(np.ones((0, 2)), order="exact", axis=0),
         "x is a scalar (shape ())": lambda: comm.allreduce(np.ones(()), order="exact", axis=0),
         "loses nothing that a residual could keep": lambda: comm.allreduce(x, order="exact", residual=x),
         "with op='sum' of integers, not of bool": lambda: comm.allreduce(np.ones((2, 2), bool), order="exact", axis=0),
@@ -248,6 +248,35 @@ def refusals(comm: Communicator) -> None:
 
 def test_what_is_refused() -> None:
     spread(refusals, 3, "threads")
+
+
+def nobody_has_rows(comm: Communicator) -> None:
+    """A sum of nothing is 0; an average of nothing is an error wherever it would be, but -0 and NaN are results."""
+    for dtype in (*DTYPES, "int16"):
+        none = np.empty((0, 300), DTYPES.get(dtype, dtype))
+        for algorithm in algorithms("allreduce", comm.size):
+            total = comm.allreduce(none, order="exact", axis=0, algorithm=algorithm)
+            assert total.shape == (300,) and total.dtype == none.dtype and not total.tobytes().strip(b"\0")
+        if dtype == "int16":
+            continue
+        begun = comm.allreduce(none, "avg", order="exact", axis=0, async_op=True)
+        for call in (begun.result, lambda none=none: comm.reduce_scatter(none, "avg", order="exact", axis=0)):
+            with pytest.raises(ArgumentError, match="no rank has a row"):
+                call()
+        if comm.rank:
+            assert comm.reduce(none, op="avg", order="exact", axis=0) is None
+        else:
+            with pytest.raises(ArgumentError, match="no rank has a row"):
+                comm.reduce(none, op="avg", order="exact", axis=0)
+        given = np.full((int(comm.rank == 0), 2), [-0.0, np.nan], none.dtype)
+        found = comm.allreduce(given, "avg", order="exact", axis=0)
+        assert np.signbit(found[0].real) and np.isnan(found[1])
+    assert comm.allreduce(np.empty((0, 0)), "avg", order="exact", axis=0).shape == (0,)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_ranks_without_rows(size: int) -> None:
+    spread(nobody_has_rows, size, "threads")
 
 
 def alone(comm: Communicator) -> None:

@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     long refused = 0, of_a_kind[HK_IN_TERMS + 1] = {0};
     for (long it = 0; it < pieces; it++) {
         const int single = (int)(roll() % 2), k = (int)(roll() % 4) + 1, wide = (int)(roll() % 3);
-        const size_t width = single ? 4 : 8, rows = roll() % 12 + 1, count = roll() % 300 + 1;
+        const size_t width = single ? 4 : 8, rows = roll() % 13, count = roll() % 300 + 1;
         const size_t blocks = (count + HK_EXACT_BLOCK - 1) / HK_EXACT_BLOCK;
         const int words = single ? 5 : 34, room = 1 + 8 * words < 64 ? 64 : 1 + 8 * words;
         const hk_codec c = {.dtype = single ? HK_FLOAT32 : HK_FLOAT64, .words = words, .base = single ? -149 : -1074,
