@@ -39,7 +39,7 @@ def allgather(rank: int, size: int) -> Schedule:
 
 @algorithm(
     "allreduce", "direct", chunks=lambda size: size, order="rank", pipeline=True, even=True, period=cyclic,
-    repeats=False,
+    added=lambda size: 1, repeats=False,
 )  # fmt: skip
 def allreduce(rank: int, size: int) -> Schedule:
     """Reduce-scatter, then allgather.  2 steps, 2n(p-1)/p bytes."""

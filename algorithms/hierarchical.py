@@ -101,6 +101,9 @@ def hierarchical(
     def far(size: int) -> int:
         return sum(1 for _ in _inside(layout, gathered, 0, 0, contract.rooted))
 
+    def added(size: int) -> int:
+        return far(size) + (between.added or partial(_length, between, root=0))(len(hosts))
+
     parts = gathered, between, spread
     algorithm = Algorithm(
         collective,
@@ -114,6 +117,7 @@ def hierarchical(
         f" {between.collective} ({between.name}) between, {spread.collective} ({spread.name}) inside.",
         period=lambda size: _period(hosts, between),
         far=far if len(hosts) > 1 else None,
+        added=added if collective == "allreduce" else None,
         repeats=any(part.repeats for part in parts if CONTRACTS[part.collective].reduces),
     )
     if all(part.own for part in parts):

@@ -66,7 +66,9 @@ def allgather(rank: int, size: int) -> Schedule:
     return mirror(reduce_scatter(rank, size))
 
 
-@algorithm("allreduce", "halving_doubling", chunks=lambda size: size, repeats=False)
+@algorithm(
+    "allreduce", "halving_doubling", chunks=lambda size: size, added=lambda size: (size - 1).bit_length(), repeats=False
+)
 def allreduce(rank: int, size: int) -> Schedule:
     """Rabenseifner: halving reduce-scatter, doubling allgather.  2 ceil(log2 p) steps, about 2n(p-1)/p bytes."""
     return then(reduce_scatter(rank, size), allgather(rank, size))

@@ -25,7 +25,10 @@ def allgather(rank: int, size: int) -> Schedule:
     return mirror(reduce_scatter(rank, size))
 
 
-@algorithm("allreduce", "ring", chunks=lambda size: size, pipeline=True, even=True, period=cyclic, repeats=False)
+@algorithm(
+    "allreduce", "ring", chunks=lambda size: size, pipeline=True, even=True, period=cyclic,
+    added=lambda size: size - 1, repeats=False,
+)  # fmt: skip
 def allreduce(rank: int, size: int) -> Schedule:
     """Reduce-scatter, then allgather.  2(p-1) steps, 2n(p-1)/p bytes."""
     return then(reduce_scatter(rank, size), allgather(rank, size))

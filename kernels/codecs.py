@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.kernels.cpu import reduce
+from hocket.kernels.dtypes import DTYPES
 
 WHOLE, FP8, SIGN, ONEBIT, NATURAL, F16, BF16, EXACT, SUMS, EXTREMES, LOSSLESS = range(11)
 MAX, L2 = range(2)
@@ -52,6 +53,11 @@ class Codec(NamedTuple):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def width(self) -> int:
+        """Bytes of one of the floats that it encodes."""
+        return DTYPES[self.dtype].itemsize if self.dtype else 4
 
     def nbytes(self, count: int) -> int:
         """Bytes of `count` floats on the wire.  The last block may be short; its element is not."""

@@ -64,6 +64,9 @@ class Algorithm:
     far: Callable[[int], int] | None = None
     """size -> the first step that goes between hosts, if those before stay within and those behind add up nothing: a
     codec is worth its while from there on."""
+    added: Callable[[int], int] | None = None
+    """size -> the steps in which sums are made, on all ranks alike; those behind only hand the sums on: order="exact"
+    rounds them in between."""
     repeats: bool = True
     """May several ranks make the same sum?  False says that no two ranks do.  Then a codec that rounds at random needs
     no walk over all ranks (proof/rounding.py)."""
@@ -105,6 +108,7 @@ def algorithm(
     even: bool = False,
     requires: Callable[[int], str | None] = any_size,
     period: Callable[[int], int] = lopsided,
+    added: Callable[[int], int] | None = None,
     repeats: bool = True,
 ) -> Callable[[Steps], Steps]:
     """Register the decorated `(rank, size)` or `(rank, size, root)` function; its docstring becomes `doc`.
@@ -130,6 +134,7 @@ def algorithm(
             requires,
             inspect.getdoc(steps) or "",
             period,
+            added=added,
             repeats=repeats,
         )
         register(entry)

@@ -140,7 +140,7 @@ class Call:
         if self.exact is not None and self.exact.rows == 0 and self.exact.op == "avg" and self.dst and self.dst.count:
             width = self.dst.dtype.itemsize
             if ctypes.string_at(self.dst.address, width) == b"\xff" * width:  # not the NaN that sums end in
-                raise ArgumentError(f"{self.collective}: no rank has a row, and an average of no addends is no number")
+                raise ArgumentError(f"{self.collective}: no rank has a row to average: give one, or ask for the sum")
 
     @property
     def contract(self) -> Contract:

@@ -47,7 +47,7 @@ cdef class Collectives(ShortWay):
         in any case.  Cost: at least 2n(p-1)/p bytes per rank.
 
         `axis`: 0, with order="exact": the rows of x are addends, too.  The result, of x.shape[1:], is a new array or
-        `out`; ranks may have different numbers of rows.
+        `out`; ranks may have different numbers of rows, also none.  An average of no rows at all is an ArgumentError.
 
         `owner_residual`: (before, after) as `residual`, of the sums: who encodes the sum of an element adds its
         `before` to it, and has in `after` what the encoding loses.  Both are of x's shape; a rank touches only the

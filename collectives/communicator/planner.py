@@ -42,7 +42,7 @@ from hocket.collectives.plans.instr import (
     Lowered,
     Wires,
 )  # fmt: skip
-from hocket.collectives.plans.lower import lower
+from hocket.collectives.plans.lower import BARE, lower
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.waiting.queued import Queued
 from hocket.errors import ArgumentError
@@ -93,6 +93,7 @@ class Planner:
         if call.exact is not None:
             call, how = exact.encoded(call, how, algorithm, self.size)
         packing = encodings.packing(call) or exact.packing(call)
+        added = algorithm.added(self.size) if call.wire is packing and algorithm.own and algorithm.added else None
         if queue.carries(call, algorithm, how):
             return self._met_plan(queue, call, how, ask, algorithm)
         layout = call.layout(algorithm, self.rank, self.size)
@@ -111,11 +112,12 @@ class Planner:
         given = call.model.dtype if call.wire.block > 1 or isinstance(call.encoded, DType) else None
         elements = Elements(
             _applied(how.before, taken=given), _applied(how.after, made=given), call.in_place and given is None, far,
-            _numbers(algorithm, call, self.rank, self.size),
+            _numbers(algorithm, call, self.rank, self.size), added,
         )  # fmt: skip
         wires = Wires(queue.eager, queue.engine.multicasts, join=segment == 0)
         if packing is not None:
-            wires = Wires(max(0, queue.eager - PACKED_MORE), join=segment == 0)
+            multicasts = BARE.multicasts if added is None else wires.multicasts
+            wires = Wires(max(0, queue.eager - PACKED_MORE), multicasts, join=segment == 0)
         lowered = lower(algorithm, self.rank, self.size, call.root, layout, wires, elements)
         about = self._about(queue, call, how, ask, algorithm)._replace(packing=packing)
         plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic, weighs=weighs)

@@ -338,15 +338,15 @@ cdef int slow_check(Core* e, uint64_t waited) noexcept nogil:
             return RAISED
 
 
-cdef bint awaited(Core* e, Run* r, Instr* x, int j) noexcept nogil:
-    """Does this unfinished instruction wait for its peer `j`?
-
-    Not for one whose data a reduction has while it waits for another; and a recv from any rank not for those that have
-    left, nor, once it has its message, for all others.
-    """
+cdef bint awaited(Core* e, Run* r, int i, int j) noexcept nogil:
+    """Does this unfinished instruction wait for its peer `j`?  A reduction not for one whose data it has while it waits
+    for another, nor before its turn, when it would look at another's message; and a recv from any rank not for those
+    that have left, nor, once it has its message, for all others."""
     cdef hk_view v
-    cdef hk_channel* ch = e.tx[x.peers[j]] if x.kind == SEND else way_in(e, r, x.peers[j])
-    if x.kind == REDUCE and ch.ops.peek(ch, &r.call, &v, x.itemsize) == 1 and v.avail >= min(x.itemsize, v.length):
+    cdef Instr* x = &r.instrs[i]
+    cdef hk_channel* ch = e.tx[x.peers[j]] if x.kind == SEND else way_in(e, r, x, x.peers[j])
+    if x.kind == REDUCE and (not r.states[i].opened or ch.ops.peek(ch, &r.call, &v, x.itemsize) == 1
+                             and v.avail >= min(x.itemsize, v.length)):
         return False
     return x.kind == SEND or x.npeers == 1 or not r.matched or not (
         r.source >= 0 and r.source != x.peers[j] or ch.ops.peek(ch, &r.call, &v, 0) == HK_LOST)
@@ -363,7 +363,7 @@ cdef int collect(Core* e, Run* r, pollfd* fds, int room) noexcept nogil:
             continue
         for j in range(x.npeers):
             ch = e.tx[x.peers[j]] if x.kind == SEND else e.rx[x.peers[j]]
-            if ch.fd >= 0 and n < room and awaited(e, r, x, j):
+            if ch.fd >= 0 and n < room and awaited(e, r, r.active[i], j):
                 fds[n].fd = ch.fd
                 fds[n].events = ch.events if ch.events else POLLOUT if x.kind == SEND else POLLIN
                 n += 1
@@ -387,7 +387,7 @@ cdef void tell_waits(Core* e, Run* r, uint64_t since) noexcept nogil:
             kind = HK_SAW_WAIT_SEND if x.kind == SEND else HK_SAW_WAIT_RECV
             if n and kinds[min(n, <int>MOST_TOLD) - 1] == kind and peers[min(n, <int>MOST_TOLD) - 1] == x.peers[j]:
                 continue                # another message of the same peer
-            if awaited(e, r, x, j):
+            if awaited(e, r, r.active[i], j):
                 if n < MOST_TOLD:
                     peers[n], kinds[n] = x.peers[j], kind
                 n += 1

@@ -24,7 +24,7 @@ cdef enum:
 
 
 cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
-    cdef hk_channel* ch = way_out(e, r, x.peers[0])
+    cdef hk_channel* ch = way_out(e, r, x, x.peers[0])
     cdef hk_channel* several[MAX_WAYS]
     cdef const hk_channel_ops* ops = ch.ops
     cdef int i, moved = BLOCKED
@@ -59,7 +59,7 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return moved
     if ops.settled != NULL:
         for i in range(x.npeers):
-            n = ops.settled(way_out(e, r, x.peers[i]), &r.call)
+            n = ops.settled(way_out(e, r, x, x.peers[i]), &r.call)
             if n < 0:
                 r.culprit = x.peers[i]
                 return <int>n
@@ -128,7 +128,7 @@ cdef inline void came(Run* r, hk_view* v) noexcept nogil:
 
 cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
     cdef int rc, moved = BLOCKED
-    cdef hk_channel* ch = way_in(e, r, peer)
+    cdef hk_channel* ch = way_in(e, r, x, peer)
     cdef hk_view v
     cdef size_t left
     cdef long n
@@ -175,6 +175,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef size_t n, left
     cdef uint64_t began
     cdef hk_channel* ch
+    s.opened = True
     while True:
         left = 0
         if s.done < s.total:
@@ -184,7 +185,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             if i == x.own:
                 ways[k] = piece_at(r, x, &x.src[s.piece], s) if left else NULL
                 k += 1
-            ch = way_in(e, r, x.peers[i])
+            ch = way_in(e, r, x, x.peers[i])
             v.took = 0
             rc = open_message(r, x.peers[i], ch, s, &v, x.itemsize)
             if rc != MOVED:
@@ -218,7 +219,7 @@ cdef int reduce(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
                 r.kernel_ns += hk_clock_now(&e.trace.clock) - began
                 r.kernel_bytes += n
         for i in range(x.npeers):
-            rc = drop(r, x.peers[i], way_in(e, r, x.peers[i]), n, s.done + n == s.total)
+            rc = drop(r, x.peers[i], way_in(e, r, x, x.peers[i]), n, s.done + n == s.total)
             if rc < 0:
                 return rc
         moved = MOVED

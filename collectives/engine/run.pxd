@@ -251,13 +251,13 @@ cdef extern from "pthread.h" nogil:
     uint64_t this_thread "(uint64_t)pthread_self" ()
 
 
-cdef inline hk_channel* way_out(Core* e, Run* r, int peer) noexcept nogil:
-    """The channel on which `r` sends to this peer."""
-    return e.tx[peer] if r.packs == NULL else hk_packed_over(e.packed[peer], e.tx[peer], r.packs)
+cdef inline hk_channel* way_out(Core* e, Run* r, Instr* x, int peer) noexcept nogil:
+    """The channel on which `r` sends what `x` says to this peer."""
+    return e.tx[peer] if r.packs == NULL or x.bare else hk_packed_over(e.packed[peer], e.tx[peer], r.packs)
 
 
-cdef inline hk_channel* way_in(Core* e, Run* r, int peer) noexcept nogil:
-    return e.rx[peer] if r.packs == NULL else hk_packed_over(e.packed[e.size + peer], e.rx[peer], r.packs)
+cdef inline hk_channel* way_in(Core* e, Run* r, Instr* x, int peer) noexcept nogil:
+    return e.rx[peer] if r.packs == NULL or x.bare else hk_packed_over(e.packed[e.size + peer], e.rx[peer], r.packs)
 
 
 cdef inline bint may_drive(Core* e, bint caller) noexcept nogil:

@@ -120,6 +120,8 @@ class Elements(NamedTuple):
     """The step from which on they are encoded; None: all are."""
     numbers: Numbers | None = None
     """The random numbers that a codec rounds by."""
+    added: int | None = None
+    """The step from which on sums are whole, and no longer encoded; None: to the end."""
 
 
 class About(NamedTuple):

@@ -60,10 +60,12 @@ def lower(
     the same bits.  The layout's residuals are added to what is encoded, and get what that loses;
     before `far` each rank adds its own in full precision, and who encodes the sum for its host gets what is lost.
     """
-    before, after, in_place, far, _ = elements
+    before, after, in_place, far, _, added = elements
     lowering = _Lowering(algorithm, rank, size, root, layout, wires, elements)
     if before is not None and after is not None and far is not None:
         return lowering.run_far(before, after, far)
+    if before is not None and after is not None and added is not None:
+        return lowering.run_added(before, after, added)
     return lowering.run(before, in_place, after)
 
 
@@ -75,7 +77,7 @@ class _Lowering:
         self.rank, self.layout, self.eager, self.multicasts = rank, layout, wires.eager, wires.multicasts
         self.join = wires.join and layout.held is None  # the last block of a chunk may be short
         decodes = elements.after is not None and elements.after.made is not None
-        self.encoded, self.numbers = decodes and elements.far is None, elements.numbers
+        self.encoded, self.numbers = decodes and elements.far is elements.added is None, elements.numbers
         residuals = layout.residuals
         self.residual = residuals is not None and residuals.own
         self.sums_residual = residuals is not None and residuals.sums
@@ -147,6 +149,26 @@ class _Lowering:
         if to:
             last.append(self._apply(list(to), decode, to.__getitem__))
         self.result.steps = [*near, *coded, last]
+        return self.result
+
+    def run_added(self, encode: Apply, decode: Apply, added: int) -> Lowered:
+        """Chunks are encoded before the step `added`.  Who has made a sum decodes it, and hands on the floats."""
+        steps = list(self.schedule)
+        home, self.home = self.home, [None] * len(self.home)
+        multicasts, self.multicasts = self.multicasts, BARE.multicasts
+        held = [c for c, place in enumerate(self.place) if place is not None]
+        coded = [[self._apply(held, encode, self._fresh, None)], *(self._step(step) for step in steps[:added])]
+        written = {c for step in steps[added:] for op in step if not isinstance(op, Send) for c in touched(op)}
+        sums = sorted(_used(steps[added:]) | {*self.wanted} - written)
+        self.home, self.multicasts = home, multicasts
+        self._lie(encoded=False)
+        to = {c: self._home(c) for c in sums}
+        self._lie(encoded=True)
+        coded.append([self._apply(sums, decode, to.__getitem__)] if sums else [])
+        self._lie(encoded=False)
+        plain = [self._step(step) for step in steps[added:]]
+        plain.append([self._copy(c, c, self._home(c)) for c in self.wanted if self.place[c] != self._home(c)])
+        self.result.steps = coded + [[instr._replace(encoded=False) for instr in step] for step in plain]
         return self.result
 
     def _lie(self, encoded: bool) -> None:

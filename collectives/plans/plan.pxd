@@ -56,6 +56,7 @@ cdef struct Instr:
     double factor                   # ... by this
     size_t src_itemsize, dst_itemsize   # ... bytes of what it takes, and makes, for one element on the wire
     size_t segment, itemsize        # of its pieces: bytes of a segment, 0: they are whole; bytes of an element
+    bint bare                       # its messages go as they are, in a plan that packs others
     const hk_codec* codec           # what its elements on the wire are, if they are of no dtype; or NULL
     bint encodes, decodes           # APPLY: its dst is encoded, not its src; the other way round ...
     size_t* held                    # APPLY, REDUCE by the codec: the floats of each piece, whose last block may be short; or NULL: all are whole

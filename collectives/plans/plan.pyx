@@ -114,7 +114,7 @@ cdef class Plan:
     @staticmethod
     def _plain(size_t nbytes, codec, size_t itemsize, bint encoded):
         """`nbytes` of the codec's elements; or, of an instruction that is not encoded, those of as many floats."""
-        return nbytes if codec is None or encoded else nbytes // itemsize * codec.block * sizeof(float)
+        return nbytes if codec is None or encoded else nbytes // itemsize * codec.block * codec.width
 
     cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held, int* rolled):
         cdef Instr* x = &self.instrs[i]
@@ -123,7 +123,8 @@ cdef class Plan:
         x.segment, x.itemsize = self._plain(self.segment, codec, self.itemsize, encoded), self.itemsize
         if codec is not None:
             x.codec = &self.codec if encoded else NULL
-            x.itemsize = self.itemsize if encoded else sizeof(float)
+            x.itemsize = self.itemsize if encoded else codec.width
+            x.bare = not encoded
         if x.kind == APPLY:
             taken, made = applied.taken, applied.made       # None: as on the wire
             block = 1 if x.codec == NULL else x.codec.block

@@ -90,6 +90,24 @@ def test_it_tells_from_which_step_on_it_goes_far(collective: str, groups: tuple[
     assert min(crossing) == first and max(adding, default=0) <= max(crossing)
 
 
+def test_behind_the_steps_that_add_all_ranks_hand_on_what_is_whole() -> None:
+    """A message goes in a step that adds on both sides, or on neither."""
+    two = [(hierarchical("allreduce", g, outer=o), sum(map(len, g))) for g in GROUPINGS for o in names("allreduce")]
+    known = [(get("allreduce", name), size) for name in names("allreduce") for size in (*range(1, 10), 16)]
+    for algorithm, size in ((a, size) for a, size in (*two, *known) if a.added is not None):
+        added, sent, taken = algorithm.added(size), set(), set()
+        for rank in range(size):
+            for i, step in enumerate(algorithm.steps(rank, size, 0)):
+                for op in step:
+                    assert i < added or not (isinstance(op, Recv) and op.reduce), (algorithm.doc, size)
+                    if isinstance(op, Send):
+                        sent |= {(rank, op.peer, i, chunk, i < added) for chunk in ids(op.chunks)}
+                    elif isinstance(op, Recv):
+                        taken |= {(op.peer, rank, i, chunk, i < added) for chunk in ids(op.chunks)}
+        assert sent == taken, (algorithm.doc, size)
+    assert {algorithm.name for algorithm, _ in known if algorithm.added} == {"direct", "halving_doubling", "ring"}
+
+
 def test_rank_order_is_kept_where_it_can_be() -> None:
     consecutive, woven = ((0, 1, 2), (3, 4)), ((0, 2, 4), (1, 3))
     assert hierarchical("allreduce", consecutive, outer="recursive_doubling").order == "rank"
