@@ -132,8 +132,10 @@ class Sent:
 class Lane:
     """A communicator's lane, and where its row stands."""
 
-    def __init__(self, carrier: Carrier, row: Row) -> None:
-        self.carrier, self.next = carrier, 0
+    carrier: Carrier
+
+    def __init__(self, row: Row) -> None:
+        self.next = 0
         self.units = [Sent(unit) for unit in row]
 
     def due(self) -> Sent | None:
@@ -181,11 +183,14 @@ class Dealt(Gradient):
             sent.missing -= 1
         self.flat, self.there, self.unused = line(array), False, False
 
+    def make_zeros(self) -> None:
+        """Memory for `take_zeros`."""
+        if self.zeros is None:
+            self.zeros = alike(self.like, self.tensor.elements).reshape(self.shape)
+
     def take_zeros(self) -> None:
         """This rank has none in this step."""
         self.finish()
-        if self.zeros is None:
-            self.zeros = alike(self.like, self.tensor.elements).reshape(self.shape)
         self.zeros[...] = 0
         self.take(self.zeros, own=False)
 
@@ -229,9 +234,14 @@ class Dealt(Gradient):
 
 def placed(lanes: Sequence[Lane], every: Sequence[Dealt]) -> None:
     """Tell each gradient where it travels, and give buckets their memory."""
+    units = [sent for lane in lanes for sent in lane.units]
+    for sent in units:
+        if sent.unit.bucket:
+            count = sum(end - begin for _, begin, end in sent.unit.pieces)
+            sent.buffer = alike(every[sent.tensors[0]].like, count + len(sent.unit.told))
     for gradient in every:
         gradient.sent, gradient.units = [], []
-    for sent in (sent for lane in lanes for sent in lane.units):
+    for sent in units:
         at = 0
         for tensor, begin, end in sent.unit.pieces:
             every[tensor].sent.append((sent, at, begin, end))
@@ -240,8 +250,6 @@ def placed(lanes: Sequence[Lane], every: Sequence[Dealt]) -> None:
             every[tensor].told = sent, at + i
         for tensor in sent.needs:
             every[tensor].units.append(sent)
-        if sent.unit.bucket:
-            sent.buffer = alike(every[sent.tensors[0]].like, at + len(sent.unit.told))
 
 
 def naming(error: BaseException, name: str) -> BaseException:

@@ -360,7 +360,33 @@ def full(comm: Any, place: Place, read: Place) -> None:
     gpu_ranks.knob("room", 1 << 40)
     same(read(there["w"]), np.ones(300_000, np.float32), "after errors")
     comm.barrier()
+    full_later(comm, place, read)
     captured(comm, place, read)
+
+
+def full_later(comm: Any, place: Place, read: Place) -> None:
+    """The same of `Delayed`, and of a Scheduler's buckets, which the first step takes: it can be made again."""
+    apart, w, there = comm.dup(), np.ones(300_000, np.float32), {"w": place(np.ones(300_000, np.float32))}
+    scheduler, given = Scheduler(apart, finite=False, slice=None, fuse=4_000_000), np.full(300_000, comm.rank, np.float32)
+    gradient = {"w": place(given)}
+    counted.drain()
+    gpu_ranks.knob("room", gpu_ranks.count("bytes"))
+    with pytest.raises(MemoryError, match="no room for 1200000 bytes on "):
+        Delayed(scheduler, there, lr=0.5)
+    gpu_ranks.knob("room", 1 << 40)
+    delayed, want = Delayed(scheduler, there, lr=0.5, local_lr=0.25), w - 0.25 * given
+    for momentum, wanted in ((0.0, "[0-9]+"), (0.5, "1200000")):
+        delayed.momentum = momentum
+        counted.drain()
+        gpu_ranks.knob("room", gpu_ranks.count("bytes"))
+        with pytest.raises(MemoryError, match=f"no room for {wanted} bytes on "):
+            delayed.step(gradient)
+        gpu_ranks.knob("room", 1 << 40)
+        delayed.step(gradient)
+        same(read(there["w"]), want, f"after an error, momentum {momentum}")
+        want = want - np.float32(0.5 * 0.5)  # the average of the ranks' 0 and 1
+    for each in (scheduler, apart):
+        each.close()
 
 
 def captured(comm: Any, place: Place, read: Place) -> None:
