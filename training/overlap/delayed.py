@@ -15,7 +15,7 @@ from typing import Any
 from hocket.arguments import seen_through, whole
 from hocket.compression.memory import copied, dtype_of, namespace, put, saved, zeros
 from hocket.errors import ArgumentError, MismatchError
-from hocket.extending import gpu_of, on_host, place
+from hocket.extending import InOrder, gpu_of, in_order, on_host, place
 from hocket.training.flat import digest
 from hocket.training.held import Held
 from hocket.training.overlap.arrays import described, host
@@ -85,9 +85,12 @@ class Delayed:
         self._steps, self._agreed = 0, False
         self._written: dict[str, int] = {}
         """Digests of the parameters, as the last step left them."""
+        self._calls = InOrder("Delayed")
+        self._calls.mark(next(iter(self.parameters.values()), None))
         for name, x in self.parameters.items():  # when all memory is there
             scheduler.declare(name, x)
 
+    @in_order("weights")
     def step(self, gradients: Mapping[str, Any]) -> None:
         """This rank's gradients at `parameters`, which then are where it goes on.  All ranks call it."""
         if gradients.keys() != self.parameters.keys():
@@ -120,6 +123,7 @@ class Delayed:
         else:
             self._write_down()
 
+    @in_order("weights")
     def finish(self) -> None:
         """Wait for the last average; `parameters` are the global weights then.  All ranks call it."""
         self._arrive()
@@ -127,6 +131,7 @@ class Delayed:
             x[...] = self.weights[name]
         self._write_down()
 
+    @in_order("weights")
     def state_dict(self) -> dict[str, Any]:
         """For any checkpoint, which saves `parameters` beside it: the momentum, and the steps that were made.
 
@@ -136,6 +141,7 @@ class Delayed:
         velocity = {name: saved(v) for name, v in self._velocity.items()}
         return {"kind": KIND, "steps": self._steps, "velocity": velocity}
 
+    @in_order("weights")
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`, on any number of ranks.  `parameters` hold what was saved with it, already.
 

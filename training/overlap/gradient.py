@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hocket.compression.memory import alike, put
 from hocket.errors import TimeoutError
+from hocket.extending import InOrder
 from hocket.training.overlap.arrays import line, one_memory, writable
 from hocket.training.overlap.carrier import Carrier
 from hocket.training.overlap.rows import Row, Tensor, Unit
@@ -79,7 +80,7 @@ class Sent:
     """A unit, its memory if it is copied, and its last call."""
 
     def __init__(self, unit: Unit) -> None:
-        self.unit = unit
+        self.unit, self.calls = unit, InOrder("a Scheduler")
         self.buffer: Any = None
         self.work: Any = None
         self.tensors = (*(piece.tensor for piece in unit.pieces), *unit.told)
@@ -93,9 +94,10 @@ class Sent:
         if self.work is not None:
             self.arrive(None)
         tensors = [(every[i].tensor.name, every[i].shape) for i, begin, end in self.unit.pieces]
-        vector = self._filled(every)
-        rows = self._rows(every, vector, carrier.passes) if carrier.passes > 1 else None
-        self.work = carrier.average(vector, tensors, rows)
+        with self.calls(every[self.tensors[0]].flat):
+            vector = self._filled(every)
+            rows = self._rows(every, vector, carrier.passes) if carrier.passes > 1 else None
+            self.work = carrier.average(vector, tensors, rows)
 
     def _rows(self, every: Sequence[Dealt], vector: Any, passes: int) -> Any:
         """The vector behind those of earlier passes."""
@@ -179,9 +181,10 @@ class Dealt(Gradient):
         self.finish()  # if nobody has waited for the zeros of an earlier step
         super().take(array, own)
         self.left, self.earlier = len(self.sent) + 1, earlier
+        self.flat, self.there, self.unused = line(array), False, False
         for sent in self.units:
             sent.missing -= 1
-        self.flat, self.there, self.unused = line(array), False, False
+            sent.calls.mark(array)
 
     def make_zeros(self) -> None:
         """Memory for `take_zeros`."""
@@ -191,6 +194,8 @@ class Dealt(Gradient):
     def take_zeros(self) -> None:
         """This rank has none in this step."""
         self.finish()
+        for sent in self.units:
+            sent.calls.follow(self.zeros)
         self.zeros[...] = 0
         self.take(self.zeros, own=False)
 
@@ -202,8 +207,10 @@ class Dealt(Gradient):
         """Wait for its units, and copy its average to where it belongs."""
         if not self.due or self.there:
             return
-        for sent, at, begin, end in self.sent:
+        for sent, *_ in self.sent:
             sent.arrive(until)
+            sent.calls.follow(self.array)
+        for sent, at, begin, end in self.sent:
             if sent.unit.bucket:
                 put(self.flat[begin:end], sent.buffer[at : at + end - begin])
         if not one_memory(self.array):
@@ -217,6 +224,8 @@ class Dealt(Gradient):
         elif self.kept is not None:
             self.array += self.kept
             self.kept = None
+        for sent in self.units:
+            sent.calls.mark(self.array)
         self.there = True
 
     def _keep(self) -> None:

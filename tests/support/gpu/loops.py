@@ -6,12 +6,14 @@ does.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hocket import on_stream
 from hocket.compression import Compressor, allreduce_sparse, encode
 from hocket.compression.memory import copied
 from hocket.conformance.gpu_check.torch.loops import Scaled
@@ -366,9 +368,9 @@ def full(comm: Any, place: Place, read: Place) -> None:
 
 def full_later(comm: Any, place: Place, read: Place) -> None:
     """The same of `Delayed`, and of a Scheduler's buckets, which the first step takes: it can be made again."""
-    apart, w, there = comm.dup(), np.ones(300_000, np.float32), {"w": place(np.ones(300_000, np.float32))}
-    scheduler, given = Scheduler(apart, finite=False, slice=None, fuse=4_000_000), np.full(300_000, comm.rank, np.float32)
-    gradient = {"w": place(given)}
+    w, given, apart = np.ones(300_000, np.float32), np.full(300_000, comm.rank, np.float32), comm.dup()
+    scheduler = Scheduler(apart, finite=False, slice=None, fuse=4_000_000)
+    there, gradient = {"w": place(w)}, {"w": place(given)}
     counted.drain()
     gpu_ranks.knob("room", gpu_ranks.count("bytes"))
     with pytest.raises(MemoryError, match="no room for 1200000 bytes on "):
@@ -411,6 +413,60 @@ def captured(comm: Any, place: Place, read: Place) -> None:
     same(read(theta), np.full(60, -0.5, np.float32), "a round after a capture")
     same(read(x), np.where(falling > 30, falling, 0), "a call after a capture")
     driver.device(0).end_stream(stream)
+
+
+def two_streams(comm: Any, place: Place, read: Place) -> None:
+    """A call waits, on the GPU alone, for what the last one has given to another stream: here for a word, which is
+    written after a while.  (The stand-in's library goes on when the current stream has come so far.)"""
+    device, released = driver.device(0), threading.Event()
+    first, second, beside = (device.stream() for _ in range(3))
+    word, apart = device.alloc(4096), [comm.dup() for _ in range(3)]
+    schedulers = [Scheduler(apart[0], finite=False), Scheduler(apart[1], finite=False, order="agreed")]
+    x, w = place(np.ones(60, np.float32)), place(np.ones(60, np.float32))
+
+    def scheduled(which: int) -> None:
+        schedulers[which].ready("w", x)
+        schedulers[which].step()
+        schedulers[which].wait("w")
+
+    schedulers[0].declare("w", x)
+    compressor, loop = Compressor(comm, "topk:0.5"), LocalSGD(comm, {"w": w}, every=1)
+    shards, delayed = Sharded(SGD(1.0), comm, {"w": w}), Delayed(Scheduler(apart[2], finite=False), {"w": w}, lr=0.1)
+    units = lambda: [sent.calls for lane in schedulers[0]._policy._lanes for sent in lane.units]  # noqa: E731
+    cases: dict[str, tuple[Callable[[], Any], Callable[[], list[Any]]]] = {
+        "a Compressor": (lambda: compressor.allreduce(x, "x"), lambda: [compressor._calls]),
+        "its state": (compressor.state_dict, lambda: [compressor._calls]),
+        "a loop": (loop.step, lambda: [loop._calls]),
+        "its end": (loop.finish, lambda: [loop._calls]),
+        "Sharded": (lambda: shards.step({"w": x}), lambda: [shards._calls]),
+        "its shards": (shards.state_dict, lambda: [shards._calls]),
+        "Delayed": (lambda: delayed.step({"w": x}), lambda: [delayed._calls]),
+        "Scheduler": (lambda: scheduled(0), units),
+        "Scheduler, agreed": (lambda: scheduled(1), lambda: [schedulers[1]._policy._made]),
+    }
+    for name, (call, orders) in cases.items():
+        with counted.on(first):
+            call()
+            device.clear(word, 4)
+            for order in orders():
+                with order(x):
+                    device.wait_word(word, 1, first)
+        released.clear()
+        timer = threading.Timer(0.2, lambda: (released.set(), device.write_word(word, 1, beside)))
+        timer.start()
+        limits = TRIAL if "state" in name or "shards" in name else LISTED["a round"] if "loop" in name else {}
+        with counted.on(second), counting(**limits, about=name):
+            call()
+        assert released.is_set(), f"{name} has not waited for its last call, which was in another stream"
+        timer.join()
+        device.settle()
+    with pytest.raises(ArgumentError, match=r"on_stream\(\) has another: make that the"), on_stream(first):
+        compressor.allreduce(x, "x")
+    for each in (*schedulers, delayed.scheduler, *apart):
+        each.close()
+    for stream in (first, second, beside):
+        device.end_stream(stream)
+    device.free(word)
 
 
 EVERYTHING = (outer, sharded, delayed, layers, experts, pipeline, cached)

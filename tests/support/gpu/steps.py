@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hocket.compression import Bucket, Compressor, resolved
+from hocket.system.cuda import driver
 from hocket.torch.compressed.buckets import Buckets
 from hocket.torch.compressed.rates import Rates
 from hocket.training import Scheduler
@@ -81,6 +82,24 @@ def hooked(comm: Any) -> None:
                 assert right, (method, turn, one, other)
         buckets._worker.close()
         apart.close()
+
+
+def given_back(comm: Any) -> None:
+    """Memory that a call in another stream gives back is the former stream's again: that waits for the call."""
+    compressor, device = Compressor(comm, "topk:0.5"), driver.device(0)
+    former, other, beside = Stream(), Stream(), Stream()
+    x, word = place(np.ones(60, np.float32)), device.alloc(4096)
+    device.clear(word, 4)
+    for each in (former, other):
+        with stream(each), compressor._calls(x):
+            compressor.allreduce(x, "x")
+            if each is other:
+                device.wait_word(word, 1, other.cuda_stream)
+    assert not device.is_done(former.cuda_stream)
+    device.write_word(word, 1, beside.cuda_stream)
+    device.settle()
+    assert device.is_done(former.cuda_stream)
+    device.free(word)
 
 
 def scheduled(comm: Any) -> None:
