@@ -154,7 +154,6 @@ class InOrder:
 
     def follow(self, array: Any) -> None:
         if (gpu := gpu_of(array)) >= 0:
-            uncaptured(array, self._what)
             with self._lock:
                 self._follow(array, gpu)
 
@@ -173,6 +172,7 @@ class InOrder:
             self._stream, self._lasting = stream, _lasting(array, gpu)
 
     def _follow(self, array: Any, gpu: int) -> int:
+        uncaptured(array, self._what)
         stream = library_stream(array, gpu)
         if stream != current_stream(array, gpu):
             raise ArgumentError(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hocket.compression.memory import alike, put
 from hocket.errors import TimeoutError
-from hocket.extending import InOrder
+from hocket.extending import InOrder, uncaptured
 from hocket.training.overlap.arrays import line, one_memory, writable
 from hocket.training.overlap.carrier import Carrier
 from hocket.training.overlap.rows import Row, Tensor, Unit
@@ -178,6 +178,7 @@ class Dealt(Gradient):
         """An average that came while no rank had made it ready, which the next one gets; the same on all ranks."""
 
     def take(self, array: Any, own: bool, earlier: Sequence[Any] = ()) -> None:
+        uncaptured(array, "a Scheduler's step")
         self.finish()  # if nobody has waited for the zeros of an earlier step
         super().take(array, own)
         self.left, self.earlier = len(self.sent) + 1, earlier

@@ -400,7 +400,14 @@ def captured(comm: Any, place: Place, read: Place) -> None:
     shards, gradient = Sharded(SGD(1.0), comm, {"w": w}), place(given)
     loop, compressor = LocalSGD(comm, {"w": theta}, every=2), Compressor(comm, "topk:0.5")
     loop.step()
-    calls = (lambda: shards.step({"w": gradient}), loop.step, lambda: compressor.allreduce(x, "x"))
+    apart, averaged, v = (comm.dup(), comm.dup()), place(given), place(np.ones(60, np.float32))
+    schedulers = [Scheduler(each, finite=False) for each in apart]
+    schedulers[0].declare("x", averaged)
+    delayed = Delayed(schedulers[1], {"v": v}, lr=0.5, local_lr=0.0)
+    calls = (
+        lambda: shards.step({"w": gradient}), loop.step, lambda: compressor.allreduce(x, "x"),
+        lambda: delayed.step({"v": gradient}), lambda: schedulers[0].ready("x", averaged),
+    )  # fmt: skip
     theta -= gradient
     gpu_ranks.knob("capturing", stream)
     for call in calls:
@@ -412,6 +419,12 @@ def captured(comm: Any, place: Place, read: Place) -> None:
     same(read(w), np.full(60, -0.5, np.float32), "a step after a capture")
     same(read(theta), np.full(60, -0.5, np.float32), "a round after a capture")
     same(read(x), np.where(falling > 30, falling, 0), "a call after a capture")
+    schedulers[0].step()
+    same(read(schedulers[0].wait("x")), np.full(60, 1.5, np.float32), "an average after a capture")
+    delayed.finish()
+    same(read(v), np.full(60, 0.25, np.float32), "a delayed step after a capture")
+    for each in (*schedulers, *apart):
+        each.close()
     driver.device(0).end_stream(stream)
 
 
