@@ -13,7 +13,7 @@ from hocket.system.cuda import driver
 from hocket.torch.compressed.buckets import Buckets
 from hocket.torch.compressed.rates import Rates
 from hocket.training import Scheduler
-from hocket.training.overlap.arrays import refused
+from hocket.training.overlap.arrays import fit
 from support.gpu.counted import counting
 from support.gpu.counted_torch import CUDA, Stream, place, read
 from support.gpu.tensors import stream
@@ -132,5 +132,6 @@ def scheduled(comm: Any) -> None:
                 assert np.array_equal(here.wait(name), read(cuda[name])), (order, method, turn, name)
         for each in (here, there, *apart):
             each.close()
-    said = refused(resolved("adasum"), place(np.ones(3, np.float32)))
-    assert said.startswith(f"it is on {CUDA}, and 'adasum' works in host memory: ") and "take another" in said
+    said = fit("ready", "w", place(np.ones(3, np.float32)), resolved("adasum"))
+    assert isinstance(said, str) and "take another" in said
+    assert said.startswith(f"ready('w'): it is on {CUDA}, and 'adasum' works in host memory: ")
