@@ -16,13 +16,13 @@ from hocket.arguments import choices
 from hocket.codecs import Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.choice.names import resolved
-from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all, parked
+from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all, parked, text
 from hocket.compression.memory import Array, all_taken, copied, empty, squared, taken, zeros
 from hocket.compression.method import Averaged, Method, check_place, single
 from hocket.compression.residuals import Residuals, near, owing, spoilt, sums
 from hocket.compression.step import Outcome, Step, of_two, on_gpu
 from hocket.errors import ArgumentError
-from hocket.extending import at_once, on_host, place
+from hocket.extending import InOrder, at_once, in_order, on_host, place
 
 
 class Compressor:
@@ -58,6 +58,7 @@ class Compressor:
         self._residuals = Residuals(keep)
         self._memory = [np.empty(0, np.float32)] * 2
         self._last_step: Step | None = None
+        self._calls = InOrder("a Compressor")
         self.report: str | None = None
         """The measurement where "auto" chose the method ("powersgd:4: 267 ms -> 35 ms (also tried: ...)")."""
 
@@ -76,6 +77,7 @@ class Compressor:
         return x
 
     @at_once
+    @in_order()
     def allreduce_all(
         self, xs: Bucket | Sequence[Any], keys: Sequence[str] = (), op: str = "avg",
         lr: Rate | Sequence[Rate] | Array = None,
@@ -90,7 +92,7 @@ class Compressor:
         bucket = xs if isinstance(xs, Bucket) else None
         if bucket is not None:
             xs, keys = bucket.parts, bucket.keys
-        if len(keys) != len(xs) or len({_text(key) for key in keys}) < len(keys):
+        if len(keys) != len(xs) or len({text(key) for key in keys}) < len(keys):
             raise ArgumentError(f"{len(xs)} vectors need {len(xs)} different keys; got {reprlib.repr(keys)}")
         several: list[Any] = [lr] * len(xs) if np.ndim(lr) == 0 else list(lr)  # type: ignore[arg-type]
         rates = [None if one is None else float(one) for one in several]
@@ -198,6 +200,7 @@ class Compressor:
         return left.parts, squares, self.method.feed(self.comm, bucket, before, left.flat)
 
     @at_once
+    @in_order()
     def reduce_scatter(self, x: Any, key: str, out: Any, op: str = "avg", lr: float | None = None) -> Any:
         """Average row r of all ranks' x, which has a row for each rank, into `out` of rank r.  Returns out.
 
@@ -230,6 +233,7 @@ class Compressor:
         return out
 
     @at_once
+    @in_order()
     def allgather(self, x: Any, key: str, out: Any) -> Any:
         """Gather all ranks' x, the rows of `out`, by what changed since the last call with this key.  Returns out.
 
@@ -318,7 +322,7 @@ class Compressor:
         """
         if self._step:
             raise ArgumentError("a step of this Compressor is open: end it before the next begins")
-        self._last_step = Step()
+        self._last_step = Step(self._calls)
         return self._last_step
 
     def stats(self, key: str, error: bool = True) -> Stats:
@@ -328,6 +332,7 @@ class Compressor:
         entry = self._entries[key]
         if entry.square is None or not error:
             return entry.stats
+        self._calls.follow(entry.residual)
         left, square = entry.left_square, float(entry.square)
         if left is None or (self.feedback and on_host(entry.residual)):
             left = squared(entry.residual)
@@ -338,11 +343,13 @@ class Compressor:
 
         All ranks do it between the same calls.
         """
-        self._entries.pop(_text(key), None)
+        self._entries.pop(text(key), None)
 
     def state_dict(self) -> dict[str, Any]:
         """The state that this rank must keep to go on as if nothing had happened: arrays and numbers, for any
         checkpoint."""
+        for entry in self._entries.values():
+            self._calls.follow(entry.residual)
         entries = {key: entry.saved() for key, entry in self._entries.items()}
         return {"method": self.method.name, "size": self.comm.size, "entries": entries}
 
@@ -372,7 +379,7 @@ class Compressor:
     def _entry(
         self, key: str, like: Array, shape: tuple[int, ...], owed: tuple[int, ...] | None = None, sharded: bool = False
     ) -> Entry:
-        entry = self._entries.get(_text(key))
+        entry = self._entries.get(text(key))
         if entry is None:
             residual = zeros(like, shape if owed is None else owed)
             entry = self._entries[key] = Entry(shape, residual, sharded=sharded)
@@ -386,12 +393,6 @@ class Compressor:
         if self._step and entry in self._step:
             raise ArgumentError(f"key {key!r} was used twice in this step: use each key once")
         return entry
-
-
-def _text(key: Any) -> str:
-    if not isinstance(key, str):
-        raise ArgumentError(f"key={reprlib.repr(key)} must be a string, the name of a vector: allreduce(x, key)")
-    return key
 
 
 def _check(op: str) -> None:

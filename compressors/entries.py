@@ -15,6 +15,13 @@ from hocket.errors import ArgumentError
 
 STATE = {"method", "size", "entries"}
 
+def text(key: Any) -> str:
+    """A key, or ArgumentError."""
+    if not isinstance(key, str):
+        raise ArgumentError(f"key={reprlib.repr(key)} must be a string, the name of a vector: allreduce(x, key)")
+    return key
+
+
 Rate = float | None
 """A learning rate, what a gradient will be multiplied by; None: it is not known."""
 

@@ -14,7 +14,7 @@ from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry, parked
 from hocket.compression.memory import Array, chosen, fetched, finite, squared
 from hocket.compression.method import Averaged, Kept
-from hocket.extending import on_host
+from hocket.extending import InOrder, in_order, on_host
 
 
 class Outcome(NamedTuple):
@@ -46,6 +46,9 @@ class Outcome(NamedTuple):
             entry.residual, entry.spare = entry.spare, entry.residual
         else:
             entry.residual[...] = self.left
+
+    def where(self) -> list[Array]:
+        return [self.result]
 
     def leave(self) -> None:
         """Nothing of it lies on a GPU."""
@@ -82,6 +85,9 @@ class OnGpu(NamedTuple):
         if self.left is not None:
             self._owe(counts, self.left)
         self.leave()
+
+    def where(self) -> Sequence[Array]:
+        return self.results
 
     def leave(self) -> None:
         """The call is over, whether it counts or was dropped."""
@@ -130,8 +136,8 @@ def on_gpu(
 class Step:
     """The calls between `Compressor.step()` and `end()`; as a context manager, those of the block."""
 
-    def __init__(self) -> None:
-        self.over = False
+    def __init__(self, order: InOrder) -> None:
+        self._calls, self.over = order, False
         self._outcomes: list[Outcome | OnGpu] = []
         self._entries: set[int] = set()  # their ids
 
@@ -152,6 +158,7 @@ class Step:
         self._outcomes.append(outcome.kept_for_later())
         self._entries.update(map(id, entries))
 
+    @in_order("places")
     def end(self) -> Any:
         """Let the calls count; if a result is not finite, make all of them NaN instead.
 
@@ -163,6 +170,12 @@ class Step:
         self.drop()
         return counts
 
+    @property
+    def places(self) -> list[Array]:
+        """Arrays that lie where its calls' do."""
+        return [each for one in self._outcomes for each in one.where()]
+
+    @in_order("places")
     def drop(self) -> None:
         """Forget the calls: what is owed stays what it was before them.  Their results are as they are."""
         for one in self._outcomes:

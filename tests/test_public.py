@@ -53,8 +53,9 @@ NAMES = {
         ScheduleError TimeoutError TransportError Under under
     """,
     "hocket.extending": """
-        ADJOINTS Aside DTYPES ELSEWHERE HOST Op PremulSum REDUCING TORCH_NAMES at_once before_close check_op digest
-        drive fail_at_exit gpu_of hierarchical on_host outside_group pass_over pinned place put_off uncaptured
+        ADJOINTS Aside DTYPES ELSEWHERE HOST InOrder Op PremulSum REDUCING TORCH_NAMES at_once before_close check_op
+        digest drive fail_at_exit gpu_of hierarchical in_order on_host outside_group pass_over pinned place put_off
+        uncaptured
     """,
     "hocket.hosting": """
         FAREWELL FolderStore Store call cause has_secret here join limit local_meeting notice own_address patience

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
+import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy
 
 from hocket.collectives.arrays.places import gpu_of
-from hocket.collectives.arrays.streams import current_stream
+from hocket.collectives.arrays.streams import current_stream, library_stream
 from hocket.errors import ArgumentError, MemoryError, TransportError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Gpu:
@@ -118,6 +122,94 @@ class Aside:
     def join(self) -> None:
         if self._device is not None:
             self._device.follow(current_stream(self._array, self._gpu), self._stream)
+
+
+class InOrder:
+    """The order of calls that use what others have left on a GPU, in whatever streams they are.  No host waits.
+
+    `with order(array):` a call, in the current stream of the array's library.  It waits, on the GPU, for the last one,
+    if that was in another stream; and what that stream of torch's or CuPy's is given from now on waits for this call,
+    as memory that it gives back may be taken there.  `mark(array)`: what this stream has now counts as a call;
+    `follow(array)`: it waits for the last one.  In host memory nothing is done.  ArgumentError where the stream is
+    being captured into a CUDA graph, or where `on_stream` has another than the library.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._lock = what, threading.Lock()
+        self._device: Any = None
+        self._event = self._stream = 0
+        self._lasting: Any = None
+        """The stream of the last call, which this keeps."""
+
+    @contextlib.contextmanager
+    def __call__(self, array: Any) -> Iterator[None]:
+        self.follow(array)
+        before, stream = self._lasting, self._stream
+        try:
+            yield
+        finally:
+            self.mark(array)
+            if before is not None and stream != self._stream:
+                self._device.wait_event(stream, self._event)
+
+    def follow(self, array: Any) -> None:
+        if (gpu := gpu_of(array)) >= 0:
+            with self._lock:
+                self._follow(array, gpu)
+
+    def mark(self, array: Any) -> None:
+        if (gpu := gpu_of(array)) < 0:
+            return
+        from hocket.system.cuda import driver
+
+        with self._lock:
+            stream = self._follow(array, gpu)
+            if self._device is not driver.device(gpu):
+                self._device = driver.device(gpu)
+                self._event = self._device.event()
+                weakref.finalize(self, self._device.end_event, self._event).atexit = False
+            self._device.record(self._event, stream)
+            self._stream, self._lasting = stream, _lasting(array, gpu)
+
+    def _follow(self, array: Any, gpu: int) -> int:
+        uncaptured(array, self._what)
+        stream = library_stream(array, gpu)
+        if stream != current_stream(array, gpu):
+            raise ArgumentError(
+                f"{self._what} computes in the current stream of the arrays' library, and on_stream() has another: "
+                "make that the library's current one instead (torch.cuda.stream, or `with` of a CuPy stream)"
+            )
+        if self._device is not None and stream != self._stream:
+            self._device.wait_event(stream, self._event)
+        return stream
+
+
+def in_order(name: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates methods that are calls of their object's `_calls`, an `InOrder`.
+
+    `name`: the attribute that has its arrays, an array or several; "": the call's first argument.
+    """
+    def decorate(call: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(call)
+        def ordered(*args: P.args, **how: P.kwargs) -> R:
+            self: Any = args[0]
+            where = getattr(self, name) if name else next(iter((*args[1:], *how.values())), None)
+            while isinstance(where, (dict, list, tuple)) and where:
+                where = next(iter(where.values() if isinstance(where, dict) else where))
+            with self._calls(where):
+                return call(*args, **how)
+
+        return ordered
+
+    return decorate
+
+
+def _lasting(array: Any, gpu: int) -> Any:
+    """The current stream, as long as this is kept; None: nobody knows."""
+    if hasattr(array, "data_ptr"):
+        return sys.modules["torch"].cuda.current_stream(gpu)
+    cupy = cupy_of(array)
+    return None if cupy is None else cupy.cuda.get_current_stream(gpu)
 
 
 def uncaptured(array: Any, what: str) -> None:

@@ -53,8 +53,11 @@ def is_asked() -> bool:
 def current_stream(array: Any, device: int) -> int:
     """The stream of this GPU that the caller works on."""
     asked: int | None = getattr(_asked, "stream", None)
-    if asked is not None:
-        return asked
+    return library_stream(array, device) if asked is None else asked
+
+
+def library_stream(array: Any, device: int) -> int:
+    """The stream in which the array's own library works now."""
     if hasattr(array, "data_ptr"):
         return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
     cupy = sys.modules.get("cupy")

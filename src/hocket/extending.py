@@ -16,6 +16,8 @@
     DTYPES          the table of dtypes: name, itemsize, kind, and what NumPy and torch call them
     TORCH_NAMES     str(tensor.dtype) of those that torch has, too
     Aside           a stream of a GPU's for a thread that works beside the caller's
+    InOrder         calls that use what the last one has left on a GPU wait for it there, in whatever streams they are
+    in_order        decorates the methods that are such calls
     pinned          host memory that a GPU copies while the caller goes on
     uncaptured      raises ArgumentError where an array's stream is being captured into a CUDA graph
     gpu_of          the number of the GPU that an array is on; HOST, ELSEWHERE: it is on none
@@ -27,7 +29,7 @@ from __future__ import annotations
 import numpy as np
 
 from hocket.algorithms import CONTRACTS, hierarchical
-from hocket.collectives.arrays.borrowed import Aside, pinned, uncaptured
+from hocket.collectives.arrays.borrowed import Aside, InOrder, in_order, pinned, uncaptured
 from hocket.collectives.arrays.buffers import describe
 from hocket.collectives.arrays.places import ELSEWHERE, HOST, gpu_of, on_host, place
 from hocket.collectives.base.callsite import pass_over
@@ -40,9 +42,9 @@ from hocket.kernels.dtypes import DTYPES, TORCH_NAMES
 from hocket.system.exit_code import at_least
 
 __all__ = [
-    "ADJOINTS", "DTYPES", "ELSEWHERE", "HOST", "REDUCING", "TORCH_NAMES", "Aside", "Op", "PremulSum", "at_once",
-    "before_close", "check_op", "digest", "drive", "fail_at_exit", "gpu_of", "hierarchical", "on_host", "outside_group",
-    "pass_over", "pinned", "place", "put_off", "uncaptured",
+    "ADJOINTS", "DTYPES", "ELSEWHERE", "HOST", "REDUCING", "TORCH_NAMES", "Aside", "InOrder", "Op", "PremulSum",
+    "at_once", "before_close", "check_op", "digest", "drive", "fail_at_exit", "gpu_of", "hierarchical", "in_order",
+    "on_host", "outside_group", "pass_over", "pinned", "place", "put_off", "uncaptured",
 ]  # fmt: skip
 
 ADJOINTS: dict[str, str] = {name: row.adjoint for name, row in CONTRACTS.items() if row.adjoint is not None}

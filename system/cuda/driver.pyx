@@ -252,6 +252,16 @@ cdef class Device:
             finally:
                 cuda.cuEventDestroy_v2(event)   # the driver keeps it until its waiters are served
 
+    def record(self, uintptr_t event, uintptr_t stream) -> None:
+        """From now on `event` is where `stream` is now."""
+        with self:
+            check(cuda.cuEventRecord(<CUevent>event, <CUstream>stream), "an event to record")
+
+    def wait_event(self, uintptr_t stream, uintptr_t event) -> None:
+        """Let work that `stream` is given from now on wait until this event has been reached."""
+        with self:
+            check(cuda.cuStreamWaitEvent(<CUstream>stream, <CUevent>event, 0), "an event to wait for")
+
     def function(self, key, str name, load) -> int:
         """The kernel `name` of the module `key`; `load()` gives its image, the first time."""
         cdef CUmodule module = NULL

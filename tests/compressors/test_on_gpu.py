@@ -35,6 +35,7 @@ with hocket.init() as comm:
     methods.everything(comm, counted_torch.place, counted_torch.read, methods.{which})
     steps.hooked(comm)
     steps.scheduled(comm)
+    steps.given_back(comm)
 counted.drain()
 wait_for(lambda: left().keys() <= {{"streams"}}, 20, "all but torch's streams is given back: a thread closes, too,")
 say(done=True)

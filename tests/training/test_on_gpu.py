@@ -16,6 +16,7 @@ with hocket.init() as comm:
     comm.allreduce(counted.asarray(np.ones(1, np.float32)))
     loops.everything(comm, counted.asarray, counted.ndarray.get)
     loops.full(comm, counted.asarray, counted.ndarray.get)
+    loops.two_streams(comm, counted.asarray, counted.ndarray.get)
 counted.drain()
 assert left() == {{}}, left()
 say(done=True)
@@ -24,7 +25,7 @@ say(done=True)
 
 @pytest.mark.parametrize("stride", (3, ALL))
 def test_arrays_of_a_namespace(stride: int, built: Path, tmp_path: Path) -> None:
-    """Each third case, or all; memory that is full, and captures."""
+    """Each third case, or all; memory that is full, captures, and two streams."""
     gpu_ranks.run(built, 2, CUPY.format(stride=stride), tmp_path, seconds=60)
 
 

@@ -26,7 +26,7 @@ from hocket.arguments import whole
 from hocket.compression import Bucket
 from hocket.compression.memory import finite, namespace, squared
 from hocket.errors import ArgumentError
-from hocket.extending import Aside, on_host, uncaptured
+from hocket.extending import Aside, InOrder, in_order, on_host
 from hocket.training.flat import Array, digest, flat
 from hocket.training.outer import loop, roll, state
 from hocket.training.outer.fragments import cut
@@ -82,6 +82,7 @@ class Outer(loop.Loop):
         self.mix, self.weight = mix, weight
         if planned is not None:
             self._warn(whole(planned, "planned") * len(self.fragments) // every)
+        self._calls = InOrder("a round")
         self.phi = self.flat.empty(self.flat.size)
         self.flat.read(self._order, self.phi)
         self.slots = {name: self.flat.zeros(self.flat.size) for name in rule.slots}
@@ -97,6 +98,7 @@ class Outer(loop.Loop):
         self._settings = digest(np.frombuffer(repr(self._said()).encode(), np.uint8))
         if isinstance(self.crew, Fixed):
             self._agree(self.crew.comm)
+        self._calls.mark(self.phi)
         self._go_on(loop.Lost())
 
     # ------------------------------------------------------------------------------------------ what users call
@@ -115,14 +117,16 @@ class Outer(loop.Loop):
         """
         ended = self._go_on(loop.Finish())
         self.flat.held.check()
-        self.flat.write(self._order, self.phi)
+        self._come_back()
         self._warn(self.rounds)
         return ended
 
+    @in_order("phi")
     def state_dict(self) -> dict[str, Any]:
         """The state that this rank must keep beside its parameters and its optimizer: arrays by name, and numbers."""
         return state.saved(self)
 
+    @in_order("phi")
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on from `state_dict()`: this rank's; or those of all ranks, in their order, of a job of any size."""
         state.load(self, saved)
@@ -136,7 +140,7 @@ class Outer(loop.Loop):
             while not isinstance(act := self.take(event), loop.Rest):
                 began = time.perf_counter()
                 try:
-                    with self.crew.attempt(self):
+                    with self._calls(self.phi), self.crew.attempt(self):
                         event = ACTS[type(act)](self, act)
                 except Again:
                     event = loop.Lost()
@@ -165,7 +169,6 @@ class Outer(loop.Loop):
         comm, lane = self._here
         fragment = self.fragments[act.fragment]
         phi = self.phi[fragment.span]
-        uncaptured(phi, "a round")
         gradient = self.flat.empty(len(phi))
         self.flat.read(fragment.names, gradient)
         namespace(phi).subtract(phi, gradient, out=gradient)
@@ -288,6 +291,11 @@ class Outer(loop.Loop):
 
     def load(self, numbers: dict[str, Any]) -> None:
         super().load(numbers)
+        self._come_back()
+
+    @in_order("phi")
+    def _come_back(self) -> None:
+        """Theta becomes phi."""
         self.flat.write(self._order, self.phi)
 
     def _warn(self, rounds: int) -> None:

@@ -23,6 +23,7 @@ from hocket.arguments import choices
 from hocket.compression import Bucket, Compressor
 from hocket.compression.memory import alike, dtype_of, put
 from hocket.errors import ArgumentError, Error, TimeoutError
+from hocket.extending import InOrder
 from hocket.training.agreeing import Order, Pending, Request, Spec, Submitter
 from hocket.training.overlap.arrays import ITEMSIZES, fit, line, one_memory, seen, zeros
 from hocket.training.overlap.carrier import restore
@@ -52,6 +53,8 @@ class Agreed:
         self._member: Submitter | None = None
         self._compressor: Compressor | None = None
         self._loaded: Sequence[Any] = ()
+        self._made, self._done = InOrder("a Scheduler"), InOrder("a Scheduler")
+        """Where gradients were made ready, and where averages come: by whatever thread."""
         self._step: Pending | None = None
         """The end of the last step on all ranks."""
 
@@ -82,6 +85,7 @@ class Agreed:
                 raise self._ended(ArgumentError(wrong))
             self._settle()
             request = Request("allreduce", name, (Spec(dtype_of(grad), tuple(grad.shape)),), "avg")
+            self._made.mark(grad)
             try:
                 self._pending[name] = member.submit(request, grad)
             except Error as error:
@@ -119,6 +123,7 @@ class Agreed:
             raise naming(error, name) from error
         with self._lock:
             result = gradient.array
+            self._done.follow(result)
             gradient.waited(began, time.perf_counter())
         return result
 
@@ -188,6 +193,7 @@ class Agreed:
             return [None] * len(mine)
         now = time.perf_counter()
         arrays = [self._zeros(r) if each is None else each.payload for r, each in zip(requests, mine, strict=True)]
+        self._made.follow(arrays[0])
         counts = [int(np.prod(request.parts[0].shape, dtype=np.int64)) for request in requests]
         flat = line(arrays[0]) if len(arrays) == 1 else alike(arrays[0], sum(counts))
         bucket = Bucket.of(flat, [(n,) for n in counts], order.names)
@@ -205,6 +211,7 @@ class Agreed:
                 gradient = self._named(Tensor(request.name, n, dtype, ITEMSIZES[dtype]))
                 gradient.array, gradient.due = array, True
             self._gradients[request.name].times[1] = now
+        self._done.mark(arrays[0])
         return [None] * len(mine)
 
     def _average(self, comm: Communicator, bucket: Bucket, requests: Sequence[Request]) -> None:

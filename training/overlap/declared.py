@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket.arguments import choices
-from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
+from hocket.errors import ArgumentError, Error, MemoryError, PeerLostError, TimeoutError
 from hocket.recording import GradientSpan
 from hocket.training.overlap.arrays import described, fit, line, tensor_of
 from hocket.training.overlap.carrier import Carrier, restore
@@ -86,21 +86,29 @@ class Declared:
         if self._lanes or not self._gradients:
             return
         settings, every = self.settings, self._all
-        declared = [[gradient.tensor.name, gradient.tensor.dtype, list(gradient.shape)] for gradient in every]
-        serial = agree(self.comm, settings, declared)
-        count = 1 if settings.order == "fifo" else min(settings.lanes, len(every))
-        credit = settings.credit
-        self._on = f"overlap.{serial}."
-        lanes = self.comm.lanes({f"{self._on}{i}": count // 2 - i // credit for i in range(count * credit)})
-        self._carriers = [Carrier(lane, settings.codec, settings.method, settings.passes) for lane in lanes]
-        if self._loaded is not None:
-            self._load(self._loaded)
         named = [] if isinstance(settings.order, str) else [self._gradient(name).place for name in settings.order]
         urgency = list(dict.fromkeys([*named, *range(len(every))]))
-        self._deal(urgency, [*reversed(range(len(every)))])
+        lanes = self._dealt(urgency, [*reversed(range(len(every)))])  # MemoryError while nothing was sent
+        declared = [[gradient.tensor.name, gradient.tensor.dtype, list(gradient.shape)] for gradient in every]
+        self._on, credit = f"overlap.{agree(self.comm, settings, declared)}.", settings.credit
+        names = {f"{self._on}{i}": self._classes() // 2 - i // credit for i in range(self._classes() * credit)}
+        method = settings.codec, settings.method, settings.passes
+        self._carriers = [Carrier(each, *method) for each in self.comm.lanes(names)]
+        if self._loaded is not None:
+            self._load(self._loaded)
+        self._stand(lanes)
         self._recording = Recording() if settings.order == RECORDED else None
 
-    def _deal(self, urgency: Sequence[int], made: Sequence[int]) -> None:
+    def _classes(self) -> int:
+        return 1 if self.settings.order == "fifo" else min(self.settings.lanes, len(self._all))
+
+    def _stand(self, lanes: list[Lane]) -> None:
+        for lane, carrier in zip(lanes, self._carriers, strict=False):
+            lane.carrier = carrier
+        self._lanes = lanes
+
+    def _dealt(self, urgency: Sequence[int], made: Sequence[int]) -> list[Lane]:
+        """The lanes, with their units, and the memory of these."""
         every = self._all
         tensors = [gradient.tensor for gradient in every]
         part = sum(tensor.nbytes for tensor in tensors) // UNITS
@@ -111,10 +119,10 @@ class Declared:
         if self.settings.method is not None:
             slice = 0  # a compressor gets tensors whole
         credit = self.settings.credit
-        whole = deal(tensors, urgency, made, len(self._carriers) // credit, slice, fuse, self.settings.apart)
-        rows = [row[turn::credit] for row in whole for turn in range(credit)]
-        self._lanes = [Lane(carrier, row) for carrier, row in zip(self._carriers, rows, strict=False)]
-        placed(self._lanes, every)
+        whole = deal(tensors, urgency, made, self._classes(), slice, fuse, self.settings.apart)
+        lanes = [Lane(row[turn::credit]) for row in whole for turn in range(credit)]
+        placed(lanes, every)
+        return lanes
 
     # --------------------------------------------------------------------------------------------- each step
 
@@ -141,6 +149,8 @@ class Declared:
             for gradient in map(self._gradient, late):
                 if gradient.owed:
                     raise self._ended(ArgumentError(f"step(): {gradient.owed}"))
+                gradient.make_zeros()
+            for gradient in map(self._gradient, late):
                 gradient.take_zeros()
             self._issue_all(", ".join(late[:3]) or "all")
             for gradient in self._all:
@@ -159,7 +169,10 @@ class Declared:
         for gradient in self._all:  # they will have other units
             gradient.finish()
         self._recording = None
-        self._deal(urgency, made)
+        try:
+            self._stand(self._dealt(urgency, made))
+        except MemoryError as error:  # the others have dealt
+            raise self._ended(error) from None
 
     def wait(self, name: str, timeout: float | None) -> Any:
         began = time.perf_counter()

@@ -9,14 +9,13 @@ Source: Xu et al., "OD-SGD: One-step Delay Stochastic Gradient Descent for Distr
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from hocket.arguments import seen_through, whole
 from hocket.compression.memory import copied, dtype_of, namespace, put, saved, zeros
 from hocket.errors import ArgumentError, MismatchError
-from hocket.extending import gpu_of, on_host, place
+from hocket.extending import InOrder, gpu_of, in_order, on_host, place
 from hocket.training.flat import digest
 from hocket.training.held import Held
 from hocket.training.overlap.arrays import described, host
@@ -47,6 +46,8 @@ class Delayed:
     and `momentum` may be changed between steps, alike on all ranks: a step has those that it was sent with.
     `local_lr`: None: `lr`, without momentum.  `warmup`: steps at the beginning that wait for their own average, as
     synchronous SGD does; the source takes 200.  The first step raises MismatchError, on all ranks, where these differ.
+    Where an average is not finite, the next call raises the scheduler's ArgumentError on all ranks, and W has not moved
+    by any of that step: `finish` makes the parameters W, with which all go on.
 
     On one rank, or where all ranks have equal gradients, without momentum, it is SGD bit for bit.
 
@@ -72,36 +73,46 @@ class Delayed:
         self.scheduler, self.parameters = scheduler, {name: _array(name, x) for name, x in parameters.items()}
         self._held = Held(parameters)
         self.lr, self.local_lr, self.momentum, self.warmup = lr, local_lr, momentum, warmup
-        for name, x in self.parameters.items():
-            scheduler.declare(name, x)
         self.weights = {name: copied(x) for name, x in self.parameters.items()}
         """W: equal on all ranks."""
-        self._velocity = {name: _zeros(x) for name, x in self.parameters.items()} if momentum else {}
-        self._sent: dict[str, Any] = {}
+        self._means = {name: copied(x) for name, x in self.parameters.items()}
+        """The gradients of the last step, which become their averages."""
+        self._velocity = self._zeros() if momentum else {}
+        self._sent: list[str] = []
+        """Names of those that travel."""
         self._rates = (lr, momentum)
         """Rates of the step that was sent: a schedule may have set others when its average arrives."""
         self._steps, self._agreed = 0, False
         self._written: dict[str, int] = {}
         """Digests of the parameters, as the last step left them."""
+        self._calls = InOrder("Delayed")
+        self._calls.mark(next(iter(self.parameters.values()), None))
+        for name, x in self.parameters.items():  # when all memory is there
+            scheduler.declare(name, x)
 
+    @in_order("weights")
     def step(self, gradients: Mapping[str, Any]) -> None:
         """This rank's gradients at `parameters`, which then are where it goes on.  All ranks call it."""
         if gradients.keys() != self.parameters.keys():
             odd = sorted(gradients.keys() ^ self.parameters.keys())
             raise ArgumentError(f"step(): gradients and parameters differ in names: {', '.join(map(str, odd[:3]))}")
         self._held.check()
+        gradients = {name: _array(name, gradients[name], x) for name, x in self.parameters.items()}
+        if self.momentum and not self._velocity:  # it was set since
+            self._velocity = self._zeros()
         if not self._agreed:
-            self.weights = {name: copied(x) for name, x in self.parameters.items()}
+            self.scheduler.seal()  # takes memory, as long as nothing has changed
+            self._begin()
             self._agree()
         elif (changed := [name for name, was in self._written.items() if digest(self.parameters[name]) != was]):
             raise ArgumentError(CHANGED.format(changed[0]))
         self._arrive()
         self._rates = (self.lr, self.momentum)
         local = self.lr if self.local_lr is None else self.local_lr
-        gradients = {name: _array(name, gradients[name], x) for name, x in self.parameters.items()}
-        self._sent = {name: copied(gradient) for name, gradient in gradients.items()}
         for name in reversed(self.parameters):
-            self.scheduler.ready(name, self._sent[name])
+            self._means[name][...] = gradients[name]
+            self.scheduler.ready(name, self._means[name])
+            self._sent.append(name)
             x, xp = self.parameters[name], namespace(self.parameters[name])
             xp.multiply(gradients[name], local, out=x)
             xp.subtract(self.weights[name], x, out=x)
@@ -112,6 +123,7 @@ class Delayed:
         else:
             self._write_down()
 
+    @in_order("weights")
     def finish(self) -> None:
         """Wait for the last average; `parameters` are the global weights then.  All ranks call it."""
         self._arrive()
@@ -119,6 +131,7 @@ class Delayed:
             x[...] = self.weights[name]
         self._write_down()
 
+    @in_order("weights")
     def state_dict(self) -> dict[str, Any]:
         """For any checkpoint, which saves `parameters` beside it: the momentum, and the steps that were made.
 
@@ -128,6 +141,7 @@ class Delayed:
         velocity = {name: saved(v) for name, v in self._velocity.items()}
         return {"kind": KIND, "steps": self._steps, "velocity": velocity}
 
+    @in_order("weights")
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`, on any number of ranks.  `parameters` hold what was saved with it, already.
 
@@ -142,12 +156,10 @@ class Delayed:
                 own, saved = ("none" if shape is None else f"of shape {shape}" for shape in shapes)
                 differ = f"the momentum of {name!r} is {own}, the saved one {saved}"
                 raise ArgumentError(f"Delayed.load_state_dict(): {differ}")
-        for name in [*self._sent]:
-            with contextlib.suppress(ArgumentError):  # a NaN is forgotten with it
-                self._mean(name)
+        self._waited()  # a NaN is forgotten with it
         for name, v in self._velocity.items():
             put(v, velocity[name])
-        self.weights = {name: copied(x) for name, x in self.parameters.items()}
+        self._begin()
         self._steps, self._agreed = int(state["steps"]), False
 
     def _agree(self) -> None:
@@ -166,24 +178,42 @@ class Delayed:
     def _write_down(self) -> None:
         self._written = {name: digest(x) for name, x in self.parameters.items() if on_host(x)}
 
+    def _begin(self) -> None:
+        """W is what the parameters are."""
+        for name, x in self.parameters.items():
+            self.weights[name][...] = x
+
     def _arrive(self) -> None:
-        """The global weights move by what was sent last."""
+        """The global weights move by what was sent last; by nothing of it, where an average is not finite."""
+        if not self._sent:
+            return
+        if (error := self._waited()) is not None:
+            raise error
         lr, momentum = self._rates
-        for name in [*self._sent]:
-            mean = self._mean(name)
+        for name, w in self.weights.items():
+            mean, xp = self._means[name], namespace(w)
             if momentum:
-                if name not in self._velocity:  # it was set since
-                    self._velocity[name] = _zeros(mean)
                 velocity = self._velocity[name]
                 velocity *= momentum
                 velocity += mean
-                mean = velocity
-            self.weights[name] -= lr * mean
+                xp.multiply(velocity, lr, out=mean)
+            else:
+                mean *= lr
+            w -= mean
 
-    def _mean(self, name: str) -> Any:
-        """The average of what was sent, which is waited for once, be it finite or not."""
-        del self._sent[name]
-        return self.scheduler.wait(name)
+    def _waited(self) -> ArgumentError | None:
+        """Wait for all that was sent, once, be it finite or not; what the scheduler says of an average that is not."""
+        wrong = None
+        while self._sent:
+            try:
+                self.scheduler.wait(self._sent[0])
+            except ArgumentError as error:
+                wrong = wrong or error
+            del self._sent[0]
+        return wrong
+
+    def _zeros(self) -> dict[str, Any]:
+        return {name: zeros(x, x.shape, dtype_of(x)) for name, x in self.parameters.items()}
 
 
 def _array(name: str, x: Any, like: Any = None) -> Any:
@@ -197,7 +227,3 @@ def _array(name: str, x: Any, like: Any = None) -> Any:
     if not hasattr(x, "detach"):
         return x  # what is no array is refused by the scheduler
     return host(x) if here else x.detach()
-
-
-def _zeros(x: Any) -> Any:
-    return zeros(x, x.shape, dtype_of(x))

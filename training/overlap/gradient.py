@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hocket.compression.memory import alike, put
 from hocket.errors import TimeoutError
+from hocket.extending import InOrder, uncaptured
 from hocket.training.overlap.arrays import line, one_memory, writable
 from hocket.training.overlap.carrier import Carrier
 from hocket.training.overlap.rows import Row, Tensor, Unit
@@ -79,7 +80,7 @@ class Sent:
     """A unit, its memory if it is copied, and its last call."""
 
     def __init__(self, unit: Unit) -> None:
-        self.unit = unit
+        self.unit, self.calls = unit, InOrder("a Scheduler")
         self.buffer: Any = None
         self.work: Any = None
         self.tensors = (*(piece.tensor for piece in unit.pieces), *unit.told)
@@ -93,9 +94,10 @@ class Sent:
         if self.work is not None:
             self.arrive(None)
         tensors = [(every[i].tensor.name, every[i].shape) for i, begin, end in self.unit.pieces]
-        vector = self._filled(every)
-        rows = self._rows(every, vector, carrier.passes) if carrier.passes > 1 else None
-        self.work = carrier.average(vector, tensors, rows)
+        with self.calls(every[self.tensors[0]].flat):
+            vector = self._filled(every)
+            rows = self._rows(every, vector, carrier.passes) if carrier.passes > 1 else None
+            self.work = carrier.average(vector, tensors, rows)
 
     def _rows(self, every: Sequence[Dealt], vector: Any, passes: int) -> Any:
         """The vector behind those of earlier passes."""
@@ -132,8 +134,10 @@ class Sent:
 class Lane:
     """A communicator's lane, and where its row stands."""
 
-    def __init__(self, carrier: Carrier, row: Row) -> None:
-        self.carrier, self.next = carrier, 0
+    carrier: Carrier
+
+    def __init__(self, row: Row) -> None:
+        self.next = 0
         self.units = [Sent(unit) for unit in row]
 
     def due(self) -> Sent | None:
@@ -174,18 +178,25 @@ class Dealt(Gradient):
         """An average that came while no rank had made it ready, which the next one gets; the same on all ranks."""
 
     def take(self, array: Any, own: bool, earlier: Sequence[Any] = ()) -> None:
+        uncaptured(array, "a Scheduler's step")
         self.finish()  # if nobody has waited for the zeros of an earlier step
         super().take(array, own)
         self.left, self.earlier = len(self.sent) + 1, earlier
+        self.flat, self.there, self.unused = line(array), False, False
         for sent in self.units:
             sent.missing -= 1
-        self.flat, self.there, self.unused = line(array), False, False
+            sent.calls.mark(array)
+
+    def make_zeros(self) -> None:
+        """Memory for `take_zeros`."""
+        if self.zeros is None:
+            self.zeros = alike(self.like, self.tensor.elements).reshape(self.shape)
 
     def take_zeros(self) -> None:
         """This rank has none in this step."""
         self.finish()
-        if self.zeros is None:
-            self.zeros = alike(self.like, self.tensor.elements).reshape(self.shape)
+        for sent in self.units:
+            sent.calls.follow(self.zeros)
         self.zeros[...] = 0
         self.take(self.zeros, own=False)
 
@@ -197,8 +208,10 @@ class Dealt(Gradient):
         """Wait for its units, and copy its average to where it belongs."""
         if not self.due or self.there:
             return
-        for sent, at, begin, end in self.sent:
+        for sent, *_ in self.sent:
             sent.arrive(until)
+            sent.calls.follow(self.array)
+        for sent, at, begin, end in self.sent:
             if sent.unit.bucket:
                 put(self.flat[begin:end], sent.buffer[at : at + end - begin])
         if not one_memory(self.array):
@@ -212,6 +225,8 @@ class Dealt(Gradient):
         elif self.kept is not None:
             self.array += self.kept
             self.kept = None
+        for sent in self.units:
+            sent.calls.mark(self.array)
         self.there = True
 
     def _keep(self) -> None:
@@ -229,9 +244,14 @@ class Dealt(Gradient):
 
 def placed(lanes: Sequence[Lane], every: Sequence[Dealt]) -> None:
     """Tell each gradient where it travels, and give buckets their memory."""
+    units = [sent for lane in lanes for sent in lane.units]
+    for sent in units:
+        if sent.unit.bucket:
+            count = sum(end - begin for _, begin, end in sent.unit.pieces)
+            sent.buffer = alike(every[sent.tensors[0]].like, count + len(sent.unit.told))
     for gradient in every:
         gradient.sent, gradient.units = [], []
-    for sent in (sent for lane in lanes for sent in lane.units):
+    for sent in units:
         at = 0
         for tensor, begin, end in sent.unit.pieces:
             every[tensor].sent.append((sent, at, begin, end))
@@ -240,8 +260,6 @@ def placed(lanes: Sequence[Lane], every: Sequence[Dealt]) -> None:
             every[tensor].told = sent, at + i
         for tensor in sent.needs:
             every[tensor].units.append(sent)
-        if sent.unit.bucket:
-            sent.buffer = alike(every[sent.tensors[0]].like, at + len(sent.unit.told))
 
 
 def naming(error: BaseException, name: str) -> BaseException:

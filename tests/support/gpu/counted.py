@@ -106,11 +106,10 @@ def memory_at(alias: int) -> Memory | None:
 
 def drain() -> None:
     """Give back what nothing uses."""
-    gc.collect()
-    for each in _spare.values():
-        for address, _ in each:
-            driver.device(0).free(address)
-    _spare.clear()
+    while gc.collect() or any(_spare.values()):  # what goes may let go of more
+        for each in [*_spare.values()]:
+            while each:
+                driver.device(0).free(each.pop()[0])
 
 
 def settle() -> None:

@@ -6,12 +6,14 @@ does.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hocket import on_stream
 from hocket.compression import Compressor, allreduce_sparse, encode
 from hocket.compression.memory import copied
 from hocket.conformance.gpu_check.torch.loops import Scaled
@@ -360,7 +362,33 @@ def full(comm: Any, place: Place, read: Place) -> None:
     gpu_ranks.knob("room", 1 << 40)
     same(read(there["w"]), np.ones(300_000, np.float32), "after errors")
     comm.barrier()
+    full_later(comm, place, read)
     captured(comm, place, read)
+
+
+def full_later(comm: Any, place: Place, read: Place) -> None:
+    """The same of `Delayed`, and of a Scheduler's buckets, which the first step takes: it can be made again."""
+    w, given, apart = np.ones(300_000, np.float32), np.full(300_000, comm.rank, np.float32), comm.dup()
+    scheduler = Scheduler(apart, finite=False, slice=None, fuse=4_000_000)
+    there, gradient = {"w": place(w)}, {"w": place(given)}
+    counted.drain()
+    gpu_ranks.knob("room", gpu_ranks.count("bytes"))
+    with pytest.raises(MemoryError, match="no room for 1200000 bytes on "):
+        Delayed(scheduler, there, lr=0.5)
+    gpu_ranks.knob("room", 1 << 40)
+    delayed, want = Delayed(scheduler, there, lr=0.5, local_lr=0.25), w - 0.25 * given
+    for momentum, wanted in ((0.0, "[0-9]+"), (0.5, "1200000")):
+        delayed.momentum = momentum
+        counted.drain()
+        gpu_ranks.knob("room", gpu_ranks.count("bytes"))
+        with pytest.raises(MemoryError, match=f"no room for {wanted} bytes on "):
+            delayed.step(gradient)
+        gpu_ranks.knob("room", 1 << 40)
+        delayed.step(gradient)
+        same(read(there["w"]), want, f"after an error, momentum {momentum}")
+        want = want - np.float32(0.5 * 0.5)  # the average of the ranks' 0 and 1
+    for each in (scheduler, apart):
+        each.close()
 
 
 def captured(comm: Any, place: Place, read: Place) -> None:
@@ -372,7 +400,14 @@ def captured(comm: Any, place: Place, read: Place) -> None:
     shards, gradient = Sharded(SGD(1.0), comm, {"w": w}), place(given)
     loop, compressor = LocalSGD(comm, {"w": theta}, every=2), Compressor(comm, "topk:0.5")
     loop.step()
-    calls = (lambda: shards.step({"w": gradient}), loop.step, lambda: compressor.allreduce(x, "x"))
+    apart, averaged, v = (comm.dup(), comm.dup()), place(given), place(np.ones(60, np.float32))
+    schedulers = [Scheduler(each, finite=False) for each in apart]
+    schedulers[0].declare("x", averaged)
+    delayed = Delayed(schedulers[1], {"v": v}, lr=0.5, local_lr=0.0)
+    calls = (
+        lambda: shards.step({"w": gradient}), loop.step, lambda: compressor.allreduce(x, "x"),
+        lambda: delayed.step({"v": gradient}), lambda: schedulers[0].ready("x", averaged),
+    )  # fmt: skip
     theta -= gradient
     gpu_ranks.knob("capturing", stream)
     for call in calls:
@@ -384,7 +419,67 @@ def captured(comm: Any, place: Place, read: Place) -> None:
     same(read(w), np.full(60, -0.5, np.float32), "a step after a capture")
     same(read(theta), np.full(60, -0.5, np.float32), "a round after a capture")
     same(read(x), np.where(falling > 30, falling, 0), "a call after a capture")
+    schedulers[0].step()
+    same(read(schedulers[0].wait("x")), np.full(60, 1.5, np.float32), "an average after a capture")
+    delayed.finish()
+    same(read(v), np.full(60, 0.25, np.float32), "a delayed step after a capture")
+    for each in (*schedulers, *apart):
+        each.close()
     driver.device(0).end_stream(stream)
+
+
+def two_streams(comm: Any, place: Place, read: Place) -> None:
+    """A call waits, on the GPU alone, for what the last one has given to another stream: here for a word, which is
+    written after a while.  (The stand-in's library goes on when the current stream has come so far.)"""
+    device, released = driver.device(0), threading.Event()
+    first, second, beside = (device.stream() for _ in range(3))
+    word, apart = device.alloc(4096), [comm.dup() for _ in range(3)]
+    schedulers = [Scheduler(apart[0], finite=False), Scheduler(apart[1], finite=False, order="agreed")]
+    x, w = place(np.ones(60, np.float32)), place(np.ones(60, np.float32))
+
+    def scheduled(which: int) -> None:
+        schedulers[which].ready("w", x)
+        schedulers[which].step()
+        schedulers[which].wait("w")
+
+    schedulers[0].declare("w", x)
+    compressor, loop = Compressor(comm, "topk:0.5"), LocalSGD(comm, {"w": w}, every=1)
+    shards, delayed = Sharded(SGD(1.0), comm, {"w": w}), Delayed(Scheduler(apart[2], finite=False), {"w": w}, lr=0.1)
+    units = lambda: [sent.calls for lane in schedulers[0]._policy._lanes for sent in lane.units]  # noqa: E731
+    cases: dict[str, tuple[Callable[[], Any], Callable[[], list[Any]]]] = {
+        "a Compressor": (lambda: compressor.allreduce(x, "x"), lambda: [compressor._calls]),
+        "its state": (compressor.state_dict, lambda: [compressor._calls]),
+        "a loop": (loop.step, lambda: [loop._calls]),
+        "its end": (loop.finish, lambda: [loop._calls]),
+        "Sharded": (lambda: shards.step({"w": x}), lambda: [shards._calls]),
+        "its shards": (shards.state_dict, lambda: [shards._calls]),
+        "Delayed": (lambda: delayed.step({"w": x}), lambda: [delayed._calls]),
+        "Scheduler": (lambda: scheduled(0), units),
+        "Scheduler, agreed": (lambda: scheduled(1), lambda: [schedulers[1]._policy._made]),
+    }
+    for name, (call, orders) in cases.items():
+        with counted.on(first):
+            call()
+            device.clear(word, 4)
+            for order in orders():
+                with order(x):
+                    device.wait_word(word, 1, first)
+        released.clear()
+        timer = threading.Timer(0.2, lambda: (released.set(), device.write_word(word, 1, beside)))
+        timer.start()
+        limits = TRIAL if "state" in name or "shards" in name else LISTED["a round"] if "loop" in name else {}
+        with counted.on(second), counting(**limits, about=name):
+            call()
+        assert released.is_set(), f"{name} has not waited for its last call, which was in another stream"
+        timer.join()
+        device.settle()
+    with pytest.raises(ArgumentError, match=r"on_stream\(\) has another: make that the"), on_stream(first):
+        compressor.allreduce(x, "x")
+    for each in (*schedulers, delayed.scheduler, *apart):
+        each.close()
+    for stream in (first, second, beside):
+        device.end_stream(stream)
+    device.free(word)
 
 
 EVERYTHING = (outer, sharded, delayed, layers, experts, pipeline, cached)

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from hocket.compression import Bucket, Compressor, resolved
+from hocket.system.cuda import driver
 from hocket.torch.compressed.buckets import Buckets
 from hocket.torch.compressed.rates import Rates
 from hocket.training import Scheduler
-from hocket.training.overlap.arrays import refused
+from hocket.training.overlap.arrays import fit
 from support.gpu.counted import counting
 from support.gpu.counted_torch import CUDA, Stream, place, read
 from support.gpu.tensors import stream
@@ -83,6 +84,24 @@ def hooked(comm: Any) -> None:
         apart.close()
 
 
+def given_back(comm: Any) -> None:
+    """Memory that a call in another stream gives back is the former stream's again: that waits for the call."""
+    compressor, device = Compressor(comm, "topk:0.5"), driver.device(0)
+    former, other, beside = Stream(), Stream(), Stream()
+    x, word = place(np.ones(60, np.float32)), device.alloc(4096)
+    device.clear(word, 4)
+    for each in (former, other):
+        with stream(each), compressor._calls(x):
+            compressor.allreduce(x, "x")
+            if each is other:
+                device.wait_word(word, 1, other.cuda_stream)
+    assert not device.is_done(former.cuda_stream)
+    device.write_word(word, 1, beside.cuda_stream)
+    device.settle()
+    assert device.is_done(former.cuda_stream)
+    device.free(word)
+
+
 def scheduled(comm: Any) -> None:
     """`Scheduler(compressor=)`: tensors whose averages travel in threads, in whatever stream is current."""
     shapes = {"a": (40, 30), "b": (30,), "c": (7, 30)}
@@ -113,5 +132,6 @@ def scheduled(comm: Any) -> None:
                 assert np.array_equal(here.wait(name), read(cuda[name])), (order, method, turn, name)
         for each in (here, there, *apart):
             each.close()
-    said = refused(resolved("adasum"), place(np.ones(3, np.float32)))
-    assert said.startswith(f"it is on {CUDA}, and 'adasum' works in host memory: ") and "take another" in said
+    said = fit("ready", "w", place(np.ones(3, np.float32)), resolved("adasum"))
+    assert isinstance(said, str) and "take another" in said
+    assert said.startswith(f"ready('w'): it is on {CUDA}, and 'adasum' works in host memory: ")

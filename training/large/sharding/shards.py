@@ -11,6 +11,7 @@ import numpy as np
 from hocket.arguments import choices, kind, seen_through
 from hocket.compression.memory import chosen, namespace, put, saved
 from hocket.errors import ArgumentError
+from hocket.extending import InOrder, in_order
 from hocket.training.flat import Array, Flat, digest, flat
 from hocket.training.large.agreeing import agree, ranks
 from hocket.training.large.sharding import states
@@ -36,6 +37,7 @@ class Shards:
         shards: str | None = None, states: Sequence[dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         self.optimizer, self.comm, self.clip, self.order, self.codec = optimizer, comm, clip, order, codec
+        self._calls = InOrder("Sharded")
         self.axes: list[Any] = []
         """Axes along which the model is cut besides `comm`: norms go over them, too."""
         layered = isinstance(optimizer, Layered)
@@ -71,6 +73,7 @@ class Shards:
             self._counted = [piece for piece in self.own if piece.name in counted]
         joined = [] if around is None or not layered else around.joined()
         self._pieces = (Pieces(self.flat, self.own, self.inside, joined),) if layered else ()
+        self._calls.mark(self.w)
 
     # --- what each stage says
 
@@ -274,6 +277,7 @@ class Shards:
         """This rank's shards that a checkpoint holds."""
         return {"parameters": self.w, **self.slots}
 
+    @in_order("w")
     def state_dict(self) -> dict[str, Any]:
         """{"kind": "sharded/1", "size", "rank", "step", "arrays": {"m/NAME": this rank's part}, "numbers"}."""
         own = {what: saved(vector) for what, vector in self.vectors.items()}
@@ -288,6 +292,7 @@ class Shards:
         """
         self._load([saved] if isinstance(saved, dict) else [*saved])
 
+    @in_order("w")
     def _load(self, given: Sequence[dict[str, Any]]) -> None:
         said, step, wrong = {}, 0, ""
         try:

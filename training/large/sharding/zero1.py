@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.compression.memory import namespace
+from hocket.extending import in_order
 from hocket.training.large.sharding.shards import Shards
 
 
@@ -21,6 +22,7 @@ class Zero1(Shards):
 
     stage = 1
 
+    @in_order("w")
     def step(self, gradients: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> float | None:
         """Average the gradients over all ranks and step; the parameters change in place.  Returns their norm, if it
         clips.  Raises ArgumentError, on all ranks, for a gradient that is missing or has another shape.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket.errors import ArgumentError
+from hocket.extending import in_order
 from hocket.training.large.sharding.cutting import bucketed, checked
 from hocket.training.large.sharding.shards import Shards
 
@@ -34,6 +35,7 @@ class Zero2(Shards):
     def _groups(self, units: Sequence[Sequence[str]] | None) -> list[list[str]]:
         return bucketed(self.flat, BUCKET) if units is None else checked(self.flat, units)
 
+    @in_order("w")
     def add(self, name: str, gradient: Any) -> None:
         """A gradient of this step is there: in any order.  It may be changed once its unit was sent."""
         if wrong := self._odd(name, gradient) if gradient is not None or name not in self.of else "":
@@ -51,6 +53,7 @@ class Zero2(Shards):
             for each in unit.names:
                 del self._came[each]
 
+    @in_order("w")
     def step(self, gradients: Mapping[str, Any] | None = None) -> float | None:
         """When all gradients have come, or with those that have not: step.  Returns their norm, if it clips.
 

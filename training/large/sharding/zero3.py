@@ -14,6 +14,7 @@ from typing import Any
 
 from hocket.compression.memory import chosen, copied
 from hocket.errors import ArgumentError
+from hocket.extending import in_order
 from hocket.training.flat import Array
 from hocket.training.large.sharding.cutting import Unit
 from hocket.training.large.sharding.zero2 import Zero2
@@ -36,6 +37,7 @@ class Zero3(Zero2):
         self._open: list[Unit] = []
         """Units that are in use."""
 
+    @in_order("w")
     def step(self, gradients: Mapping[str, Any] | None = None) -> float | None:
         """Step as stage 2 does."""
         self._ahead()  # it reads the shard, which changes now
@@ -43,6 +45,7 @@ class Zero3(Zero2):
         self._before, self._used = self._used, []
         return length
 
+    @in_order("w")
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Load as the other stages do."""
         self._ahead()
@@ -58,8 +61,9 @@ class Zero3(Zero2):
         if unknown:
             raise ArgumentError(f"Sharded: there is no parameter {unknown[0]!r}")
         wanted = {self.of[name].names: self.of[name] for name in names}
-        wholes = [(unit, self._use(unit)) for unit in wanted.values()]
-        begun = [copied(self._mine(unit, whole)) for unit, whole in wholes]
+        with self._calls(self.w):
+            wholes = [(unit, self._use(unit)) for unit in wanted.values()]
+            begun = [copied(self._mine(unit, whole)) for unit, whole in wholes]
         try:
             yield {
                 name: part for unit, whole in wholes
@@ -67,11 +71,12 @@ class Zero3(Zero2):
             }  # fmt: skip
         finally:
             del self._open[len(self._open) - len(wholes) :]
-        for (unit, whole), before in zip(wholes, begun, strict=True):
-            now = self._mine(unit, whole)
-            w = self.w[unit.shard]
-            w[...] = chosen(now != before, now, w)
-        self._go_ahead()
+        with self._calls(self.w):
+            for (unit, whole), before in zip(wholes, begun, strict=True):
+                now = self._mine(unit, whole)
+                w = self.w[unit.shard]
+                w[...] = chosen(now != before, now, w)
+            self._go_ahead()
 
     def _use(self, unit: Unit) -> Array:
         """The parameters of a unit, whole."""

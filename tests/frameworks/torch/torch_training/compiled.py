@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import hocket
 from hocket.torch.training import communicator, parameters
-from hocket.training import SGD, LocalSGD, Sharded
+from hocket.training import SGD, Delayed, LocalSGD, Scheduler, Sharded
 from torch_training.cases import case
 from torch_training.task import (
     adam,
@@ -238,3 +238,63 @@ def compile_above() -> None:
         shards.append([*model.parameters()])
     close(*loops)
     close(*shards)
+
+
+@case(2)
+def compile_overlap() -> None:
+    """The same around a Scheduler, whose gradients are ready in hooks of the second backward pass: a scaler looks at
+    the averages, or the Scheduler does; and around `Delayed`, which refuses them on all ranks one step later."""
+    x, y = map(mine, batch())
+    infinite = torch.full_like(y, float("inf")) if rank() == 0 else y
+    for finite in (False, True):
+        model = network()
+        run, optimizer, scaler = torch.compile(model, backend=Graphs()), sgd(model), torch.amp.GradScaler("cpu", 4.0)
+        scheduler, passes = Scheduler(communicator(), finite=finite), dict.fromkeys(dict(model.named_parameters()), 0)
+
+        def made(parameter: Tensor, name: str, scheduler: Any = scheduler, passes: Any = passes) -> None:
+            passes[name] += 1
+            if passes[name] % 2 == 0:
+                scheduler.ready(name, parameter.grad)
+
+        for name, each in model.named_parameters():
+            scheduler.declare(name, each)
+            each.register_post_accumulate_grad_hook(lambda parameter, name=name, made=made: made(parameter, name))
+        for step in range(5):
+            optimizer.zero_grad()
+            accumulated(run, x, infinite if step == 2 else y, scaler.scale)
+            assert scheduler.step() == []
+            wrong = []
+            for name in passes:
+                try:
+                    scheduler.wait(name)
+                except hocket.ArgumentError:
+                    wrong.append(name)
+            assert bool(wrong) == (finite and step == 2), wrong
+            if not wrong:
+                scaler.step(optimizer)
+            scaler.update(scaler.get_scale() / 2 if wrong else None)
+        assert scaler.get_scale() == 2
+        close(model.parameters(), learned(sgd, 4))
+        scheduler.close()
+    ways = []
+    for compiled in (False, True):
+        model = network()
+        run, scale = torch.compile(model, backend=Graphs()) if compiled else model, 4.0 if compiled else 1.0
+        delayed = Delayed(Scheduler(communicator()), dict(model.named_parameters()), lr=0.1, momentum=0.5)
+        for step in range(5):
+            model.zero_grad()
+            accumulated(run, x, infinite if compiled and step == 2 else y, lambda loss, by=scale: loss * by)
+            given = {name: each.grad / scale for name, each in model.named_parameters()}
+            if step == 3:  # the averages of step 2 are seen here
+                if compiled:
+                    with pytest.raises(hocket.ArgumentError, match="the average holds a NaN or an infinity"):
+                        delayed.step(given)
+                    scale /= 2
+                delayed.finish()
+            elif compiled or step != 2:
+                delayed.step(given)
+        delayed.finish()
+        alike(model.parameters())
+        ways.append([*model.parameters()])
+        delayed.scheduler.close()
+    close(*ways)
