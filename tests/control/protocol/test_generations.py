@@ -170,6 +170,26 @@ def test_a_newcomer_that_gives_up_is_not_let_in() -> None:
     assert len(net.all["b"].now.seats) == 2 and not net.all["b"].lobby
 
 
+def test_a_newcomer_whose_connection_broke_waits_with_another_member() -> None:
+    """The first hears last that it broke; and who does not hear that it gave up, hears it with the next connection."""
+    net = Net("abc")
+    net.do("a", net.all["a"].waits(seat("N")))
+    net.settle()
+    net.do("b", net.all["b"].waits(seat("N")))
+    net.do("a", net.all["a"].gave("N"))
+    net.settle()
+    assert [list(each.lobby) for each in net.all.values()] == [["N"]] * 3
+    net.cut = frozenset("bc")
+    net.do("b", net.all["b"].gave("N"))
+    net.settle()
+    assert [list(each.lobby) for each in net.all.values()] == [[], [], ["N"]]
+    net.cut = frozenset()
+    net.do("c", net.all["c"].linked("b"))
+    net.do("b", net.all["b"].linked("c"))
+    net.settle()
+    assert not net.all["c"].lobby
+
+
 @cases.each("seed", range(300))
 def test_generations_agree(seed: int) -> None:
     """Five generations, with deaths and newcomers at any moment: the same members, infos and losses everywhere."""
