@@ -104,10 +104,10 @@ class Members(ABC):
         return watch(self.reactor, seat.pid, seat.started, lambda: self._ended(seat.uid))
 
     def _who_came(self, number: int) -> None:
-        """Members that have not come are as good as those whose connection has ended."""
+        """Members that have never come are as those that have not come back."""
         assert self.generations is not None
         for seat in self.generations.others():
-            if seat.uid not in self._links and number == self.now.number:
+            if seat.uid not in self._links.keys() | self._cut.keys() and number == self.now.number:
                 self._do(self.generations.unlinked(seat.uid))
 
     def _dial(self, seat: Seat) -> None:
