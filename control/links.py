@@ -124,6 +124,8 @@ class Links:
             return
         rank = join.rank
         self._strangers.discard(link)
+        if rank in self._links:
+            self._links[rank].close()
         self._links[rank] = link
         link.most = LIMIT
         link.on_message = lambda packed: self._hears(rank, packed)
