@@ -217,7 +217,10 @@ class Generations:
         for each in [each for each, where in self._where.items() if uid in where]:
             instructions += self.gave(each, uid)  # it says now who waits with it
         guests = [seat for seat in self.lobby.values() if self.me in self._where[seat.uid]]
-        return instructions + [To(uid, Waits(seat)) for seat in guests]
+        hosts = {seat.uid: seat.host for seat in self.now.seats}
+        here = [each for each in hosts if hosts[each] == hosts.get(self.me) != hosts.get(uid)]
+        dead = [each for each in here if self.gone.get(each) is False]
+        return [*instructions, *(To(uid, Waits(seat)) for seat in guests), *(To(uid, Dead(each)) for each in dead)]
 
     def cut(self, uid: str) -> list[To | Claim]:
         """The connection with it has ended.  It may come again soon, unless its host has said that it is dead."""

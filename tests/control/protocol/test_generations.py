@@ -271,6 +271,19 @@ def elsewhere(*names: str) -> list[Seat]:
     return [seat(uid)._replace(host=f"host {min(i, len(names) - 2)}") for i, uid in enumerate(names)]
 
 
+def test_whom_a_host_has_proven_to_be_dead_is_told_with_the_next_connection() -> None:
+    net, seats = Net("abc"), [seat("a"), seat("b"), seat("c")._replace(host="another")]
+    net.all = {each.uid: Generations(each.uid, Generation(0, seats, each.uid)) for each in seats}
+    net.cut = frozenset("ac")
+    net.do("a", net.all["a"].proven("b"))
+    net.settle()
+    assert not net.all["c"].gone
+    net.cut = frozenset()
+    net.do("a", net.all["a"].linked("c"))
+    net.settle()
+    assert net.all["c"].gone == {"b": False}
+
+
 def test_a_member_that_there_is_a_connection_with_is_not_dead() -> None:
     """Which host one is on is its own word; that another one there is dead counts once its connection has ended."""
     seats = elsewhere("a", "b", "c")
