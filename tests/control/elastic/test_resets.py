@@ -109,6 +109,16 @@ def test_who_has_come_is_known_behind_a_cut(monkeypatch: pytest.MonkeyPatch) -> 
             assert isinstance(made, Made) and made.members == (0, 1, 2) and made.lost == ((3, "late"),)
 
 
+def test_a_goodbye_goes_over_the_next_connection() -> None:
+    """Who left was taken for silent: without it, the other one of two could not go on."""
+    with job(2) as (one, other):
+        cut(one)
+        until([one, other], lambda: not one._links, 1.0)
+        one.close()
+        until([other], lambda: other.generations is not None and other.generations.gone, 1.0)
+        assert other.generations is not None and other.generations.gone == {one.uid: True}
+
+
 @pytest.mark.parametrize("moment", ["before the hello", "before the proof", "behind the proof"])
 def test_a_connection_may_break_while_it_is_made(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each one's first three."""
