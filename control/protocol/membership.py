@@ -74,7 +74,7 @@ class Membership:
             return f"rank {rank} ({_process(join)}) came with size {join.size}, but rank 0 with size {self.size}"
         if join.rank != rank or not 0 <= rank < self.size:
             return f"rank {rank} is not one of 0..{self.size - 1}"
-        if (rank in self.here and not self._again(join)) or (self.formed and rank in self.gone):
+        if (rank in self.here or (self.formed and rank in self.gone)) and not self._again(join):
             return (
                 f"rank {rank} is taken by {_process(self._who[rank])}, and {_process(join)} came as rank {rank} too: "
                 "every process needs its own rank"
@@ -82,8 +82,9 @@ class Membership:
         return ""
 
     def _again(self, join: Join) -> bool:
-        """Has the end of its connection not been noticed here?  It has not heard the welcome."""
-        return join.attempt != "" and join == self._who[join.rank] and join.rank not in self.spoke
+        """Is it the same process, whose connection broke before the welcome?  It is welcome, or hears of its loss."""
+        waits = join.rank not in self.spoke or join.rank in self.gone.lost
+        return join.attempt != "" and join == self._who.get(join.rank) and waits
 
     def foreign(self, hello: Hello) -> bool:
         """Does it look for another job than this?"""

@@ -18,7 +18,7 @@ from hocket.control.protocol.membership import PURPOSE
 from hocket.control.protocol.messages import Refused, Welcome
 from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import Identity, Where
-from hocket.errors import ArgumentError, TransportError
+from hocket.errors import ArgumentError, PeerLostError, TransportError
 from hocket.errors import TimeoutError as HocketTimeout
 from hocket.system.machine import wish
 from hocket.transports.tcp.transport import tuned
@@ -116,7 +116,7 @@ def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
 
 
 def test_a_rank_comes_again_though_nobody_noticed_that_its_connection_broke(reactor):
-    """Its place was taken, by itself.  Once it is welcome, it comes no more."""
+    """Its place was taken, by itself.  Once it is welcome, it comes no more; or it hears that it was lost."""
     links = Links(reactor, 2, "j", keyed=False)
 
     def comes(rank, attempt):
@@ -135,6 +135,13 @@ def test_a_rank_comes_again_though_nobody_noticed_that_its_connection_broke(reac
     assert told(session) is Welcome and not session.gone
     session.ask("c", [])
     assert told(comes(1, "first")) is Refused and not session.ended
+    reactor.soon(lambda: session._link.end("cut"))
+    while 1 not in links.coordinator.members.gone.lost:
+        time.sleep(0.001)
+    late = comes(1, "first")
+    with pytest.raises(PeerLostError, match="rank 1 was lost"):
+        while told(late) is type(None):
+            late.look()
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
