@@ -116,7 +116,7 @@ def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
 
 
 def test_a_rank_comes_again_though_nobody_noticed_that_its_connection_broke(reactor):
-    """Its place was taken, by itself.  Once it is welcome, it comes no more; or it hears that it was lost."""
+    """Its place was taken, by itself.  It is welcome, or hears that it was lost, or that the meeting is over."""
     links = Links(reactor, 2, "j", keyed=False)
 
     def comes(rank, attempt):
@@ -142,6 +142,9 @@ def test_a_rank_comes_again_though_nobody_noticed_that_its_connection_broke(reac
     with pytest.raises(PeerLostError, match="rank 1 was lost"):
         while told(late) is type(None):
             late.look()
+    reactor.soon(links.shut)
+    over = comes(0, "later")
+    assert told(over) is type(None) and over.ended
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
