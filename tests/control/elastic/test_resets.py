@@ -110,7 +110,7 @@ def test_who_has_come_is_known_behind_a_cut(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_goodbye_goes_over_the_next_connection() -> None:
-    """Who left was taken for silent: without it, the other one of two could not go on."""
+    """The one that left was taken for silent, and without it the other one of two could not go on."""
     with job(2) as (one, other):
         cut(one)
         until([one, other], lambda: not one._links, 1.0)
