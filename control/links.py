@@ -41,11 +41,15 @@ class Links:
         self.complete: Callable[[], object] = lambda: None
         self._reactor = reactor
         self._empty = threading.Event()
+        self._over = False
         self._links: dict[int, Link] = {}
         self._strangers: set[Link] = set()  # proven, but have not joined
 
     def take(self, sock: socket.socket, hello: Hello) -> None:
-        """A proven connection: wait for its join."""
+        """A proven connection: wait for its join.  Who comes to a meeting that is over waits for nothing."""
+        if self._over:
+            sock.close()
+            return
         link = Link(self._reactor, sock)
         link.keep()
         link.most = FIRST_BYTES
@@ -101,7 +105,8 @@ class Links:
         self._empty.wait(seconds if self.coordinator.members.formed else 0.0)
 
     def shut(self) -> None:
-        """Close all connections (what was sent is delivered first)."""
+        """Close all connections (what was sent is delivered first), and take no others."""
+        self._over = True
         for link in [*self._links.values(), *self._strangers]:
             link.close()
         self._links.clear()
@@ -124,6 +129,8 @@ class Links:
             return
         rank = join.rank
         self._strangers.discard(link)
+        if rank in self._links:
+            self._links[rank].close()
         self._links[rank] = link
         link.most = LIMIT
         link.on_message = lambda packed: self._hears(rank, packed)

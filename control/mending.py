@@ -24,6 +24,8 @@ PAUSE = 0.01, 0.25
 """Seconds between two attempts, at first and at most."""
 ANSWERED = 1.0
 """Seconds in which a rank that was asked comes."""
+BY_ITSELF = 0.02
+"""Seconds in which it comes unasked: to be asked behind that would break the new connection, too."""
 SILENT = GONE[errno.ETIMEDOUT]
 
 
@@ -51,7 +53,8 @@ class Mending:
     def _begin(self, how: str, silent: float) -> bool:
         """A host that is silent has used up most of its limit by now: what is left of it is enough for one attempt."""
         left = max(PAUSE[1], self._reactor.lost_after - silent)
-        self._reactor.aside("mend", partial(self._mend, how, time.monotonic() + left, self._link.connections))
+        mend = partial(self._mend, how, time.monotonic() + left, self._link.connections)
+        self._reactor.later(0.0 if self._dials else BY_ITSELF, lambda: self._reactor.aside("mend", mend))
         return True
 
     def _mend(self, how: str, deadline: float, broken: int) -> None:
@@ -61,6 +64,7 @@ class Mending:
         while True:
             seconds = min(ATTEMPT, deadline - time.monotonic())
             try:
+                look()
                 if self._dials:
                     sock = self._way.control_again(self._rank, seconds, look)
                     self._reactor.soon(partial(self._link.again, sock))

@@ -12,6 +12,7 @@ import errno
 import itertools
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -98,6 +99,7 @@ class Meet:
     def __init__(self, who: Identity, where: Where | None, timeout: float, reactor: Reactor) -> None:
         self.who, self.timeout, self.reactor = who, timeout, reactor
         self.deadline = time.monotonic() + timeout
+        self.attempt = secrets.token_hex(8)
         self.candidates = _candidates(where.address) if where else []
         self.also = [each for meeting in (where.also if where else ()) for each in _candidates(meeting)]
         self.told = where is not None and where.told
@@ -133,7 +135,7 @@ class Meet:
             raise
 
     def session(self, sock: socket.socket) -> LinkSession:
-        return LinkSession(self.reactor, sock, self.who.rank, self.who.size, self.who.key)
+        return LinkSession(self.reactor, sock, self.who.rank, self.who.size, self.who.key, self.attempt)
 
     def listen(self, links: Links) -> list[Listener]:
         """Where the ranks meet, and beside it, if that can be."""

@@ -166,7 +166,9 @@ class Session(ABC):
 class LinkSession(Session):
     """The session that `join` returns: a session over a control connection.  Rank 0 holds the coordinator too."""
 
-    def __init__(self, reactor: Reactor, sock: socket.socket, rank: int, size: int, key: bytes | None) -> None:
+    def __init__(
+        self, reactor: Reactor, sock: socket.socket, rank: int, size: int, key: bytes | None, attempt: str = ""
+    ) -> None:
         super().__init__(rank)
         self.size, self.key, self.reactor = size, key or b"", reactor
         self.job_key = key
@@ -179,7 +181,7 @@ class LinkSession(Session):
         self._link.keep()
         self._link.on_message, self._link.on_end = self._hear, lambda how: self.take(say.Ended(how))
         reactor.soon(self._link.start)
-        self.send(say.Join(rank, size, os.getpid(), socket.gethostname()))
+        self.send(say.Join(rank, size, os.getpid(), socket.gethostname(), attempt))
 
     @property
     def local_address(self) -> str | None:

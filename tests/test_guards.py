@@ -58,7 +58,8 @@ GUARDS: dict[str, dict[str, str]] = {
     "control/elastic/reaching.py": {"reach": PLACE, "reach_any": PLACE},
     "control/protocol/generations.py": {
         "Generations.cut": "said of a member whose connection has ended",
-        "Generations.hear": "Leaves of the link's own process; Waits has room; Gave of a newcomer",
+        "Generations.linked": "newcomers that the member at the other end has said to wait with it",
+        "Generations.hear": "Leaves of the link's own process; Waits has room; Gave of a newcomer that waits with it",
         "Generations._is_dead": "no connection with it, and said by its own host",
     },
     "control/protocol/seats.py": {"seat_of": "checked, and makes sense; within one control message"},

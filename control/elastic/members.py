@@ -37,6 +37,8 @@ PROOF = 2.0, 0.3
 This host's proves it at once, but where all cores are busy not within half a second."""
 OTHER_WAY = 0.3, 0.6
 """Seconds after which the lower rank dials, at random: two that dial each other at once close both connections."""
+HEARD = 0.5
+"""Seconds that a goodbye waits for a connection that is being made again."""
 BACK = DIAL + AGAIN[1]
 """Seconds, at most, from a member's way back to that of the next one, where the same cable was out."""
 
@@ -83,8 +85,25 @@ class Members(ABC):
         """A member's message."""
 
     @abstractmethod
+    def _leave(self) -> None:
+        """Say goodbye, and close."""
+
+    @abstractmethod
     def _missed(self, uid: str) -> None:
         """The generation that meets here hears that it need not wait for this one."""
+
+    def close(self) -> None:
+        """Leave the job: the others hear it, also where a connection is being made again just now."""
+        until = time.monotonic() + HEARD
+        while self._broken() and time.monotonic() < until and not (self.reactor.dead or self.reactor.inside()):
+            time.sleep(AGAIN[0])
+        if not self.closed and not self.reactor.dead:
+            self.reactor.soon(self._leave)
+
+    def _broken(self) -> bool:
+        """Is there a member whose connection may come back in a moment?"""
+        generations = self.generations
+        return generations is not None and not self._cut.keys() <= generations.away | generations.gone.keys()
 
     def _comes(self, who: Iam, link: Link) -> None:
         """Somebody says that it is this member."""
@@ -104,10 +123,10 @@ class Members(ABC):
         return watch(self.reactor, seat.pid, seat.started, lambda: self._ended(seat.uid))
 
     def _who_came(self, number: int) -> None:
-        """Members that have not come are as good as those whose connection has ended."""
+        """Members that have never come are as those that have not come back."""
         assert self.generations is not None
         for seat in self.generations.others():
-            if seat.uid not in self._links and number == self.now.number:
+            if seat.uid not in self._links.keys() | self._cut.keys() and number == self.now.number:
                 self._do(self.generations.unlinked(seat.uid))
 
     def _dial(self, seat: Seat) -> None:

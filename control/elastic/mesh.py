@@ -170,11 +170,6 @@ class Mesh(Members):
         asked.wait(ASK)
         return answer
 
-    def close(self) -> None:
-        """Leave the job: the others hear it."""
-        if not self.closed and not self.reactor.dead:
-            self.reactor.soon(self._leave)
-
     def lobby(self) -> list[Seat]:
         """The newcomers that wait to be let in."""
         return [] if self.generations is None else list(self.generations.lobby.values())

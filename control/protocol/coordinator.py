@@ -40,6 +40,8 @@ class Coordinator:
     def take(self, by: int, message: Any) -> list[Send | Later]:
         if type(message) not in HANDLERS:
             raise Unexpected(type(message).__name__)
+        if not isinstance(message, (say.Join, say.Ended)):
+            self.members.spoke.add(by)
         return [
             each for each in HANDLERS[type(message)](self, by, message)
             if not isinstance(each, Send) or each.rank in self.members.here
@@ -53,6 +55,8 @@ class Coordinator:
     def _join(self, by: int, join: say.Join) -> Instructions:
         if self.members.add(join):
             yield from self._to_all(self._welcome)
+        elif self.members.formed:
+            yield Send(by, self._welcome)
 
     def _exchange(self, by: int, mine: say.Exchange) -> Instructions:
         values = self._rounds.setdefault(mine.number, {})

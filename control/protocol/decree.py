@@ -332,6 +332,7 @@ class Decree:
             return
         if self.call is not None:
             yield self._send(back.rank, Excludes(self.call.without))
+            yield self._send(back.rank, Here())
         if self._lead is not None:
             yield self._send(back.rank, Prepare(self._lead.ballot))
             if self._lead.value is not None:

@@ -158,6 +158,8 @@ class Generations:
         self.away: set[str] = set()
         """Whose connection has ended."""
         self.lobby: dict[str, Seat] = {}
+        self._where: dict[str, set[str]] = {}
+        """With whom each newcomer waits: two members, where the first has not noticed that its connection broke."""
         self._early: list[tuple[str, Says]] = []
         self._early_bytes: dict[str, int] = {}
         self._with: set[str] = set()
@@ -212,8 +214,13 @@ class Generations:
         self._said_dead.discard(uid)
         self._with.add(uid)
         instructions = self._about(uid, of.Back)
-        instructions += [To(uid, Waits(seat)) for seat in self.lobby.values()]
-        return instructions
+        for each in [each for each, where in self._where.items() if uid in where]:
+            instructions += self.gave(each, uid)  # it says now who waits with it
+        guests = [seat for seat in self.lobby.values() if self.me in self._where[seat.uid]]
+        hosts = {seat.uid: seat.host for seat in self.now.seats}
+        here = [each for each in hosts if hosts[each] == hosts.get(self.me) != hosts.get(uid)]
+        dead = [each for each in here if self.gone.get(each) is False]
+        return [*instructions, *(To(uid, Waits(seat)) for seat in guests), *(To(uid, Dead(each)) for each in dead)]
 
     def cut(self, uid: str) -> list[To | Claim]:
         """The connection with it has ended.  It may come again soon, unless its host has said that it is dead."""
@@ -239,20 +246,28 @@ class Generations:
         others = [seat for seat in self.others() if tell and not left and seat.host != host]
         return instructions + [To(seat.uid, Dead(uid)) for seat in others]
 
-    def waits(self, seat: Seat, tell: bool = True) -> list[To | Claim]:
-        """A newcomer.  `tell`: it waits here, so the others are to know."""
-        if seat.uid in self.now.ranks or seat.uid in self.lobby or not self.has_room(seat):
+    def waits(self, seat: Seat, by: str = "") -> list[To | Claim]:
+        """A newcomer waits with member `by`; "": with this one, so the others are to know."""
+        if seat.uid in self.now.ranks or not (seat.uid in self.lobby or self.has_room(seat)):
             return []
+        self._where.setdefault(seat.uid, set()).add(by or self.me)
+        tell: list[To | Claim] = [To(each.uid, Waits(seat)) for each in self.others() if not by]
+        if seat.uid in self.lobby:
+            return tell
         self.lobby[seat.uid] = seat
-        instructions = self._take(self.now, self.me, of.Newcomer(name_of(seat)))
-        return instructions + [To(each.uid, Waits(seat)) for each in self.others() if tell]
+        return self._take(self.now, self.me, of.Newcomer(name_of(seat))) + tell
 
-    def gave(self, uid: str, tell: bool = True) -> list[To | Claim]:
-        seat = self.lobby.pop(uid, None)
-        if seat is None:
+    def gave(self, uid: str, by: str = "") -> list[To | Claim]:
+        """It waits no more with member `by`; "": with this one."""
+        if uid not in self.lobby:
             return []
-        instructions = self._take(self.now, self.me, of.Withdrawn(name_of(seat)))
-        return instructions + [To(each.uid, Gave(uid)) for each in self.others() if tell]
+        where = self._where[uid]
+        where.discard(by or self.me)
+        tell: list[To | Claim] = [To(each.uid, Gave(uid)) for each in self.others() if not by]
+        if any(each in self.now.ranks and each not in self.gone for each in where):
+            return tell
+        del self._where[uid]
+        return self._take(self.now, self.me, of.Withdrawn(name_of(self.lobby.pop(uid)))) + tell
 
     def hear(self, by: str, packed: dict[str, Any]) -> list[To | Claim]:
         """Another process's message.  Raises Malformed."""
@@ -266,8 +281,8 @@ class Generations:
         if isinstance(message, Dead):
             return self._is_dead(message.uid) if self._may_know(by, message.uid) else []
         if isinstance(message, Waits):
-            return self.waits(message.seat, tell=False)
-        return self.gave(message.uid, tell=False)
+            return self.waits(message.seat, by)
+        return self.gave(message.uid, by)
 
     def _is_dead(self, uid: str) -> list[To | Claim]:
         """Which host a member is on is its own word, so that of a living one it does not count."""
@@ -352,6 +367,7 @@ class Generations:
         self.now = now = self.now.next(self.me)
         for uid in now.ranks:
             self.lobby.pop(uid, None)
+            self._where.pop(uid, None)
         if now.rank is None:
             return []
         instructions: list[To | Claim] = []

@@ -59,7 +59,9 @@ class Membership:
         self.gone = Gone()
         self.gave_up: set[int] = set()
         """Came, and said goodbye before all were here."""
-        self._who: dict[int, str] = {}
+        self.spoke: set[int] = set()
+        """Have said more than that they are here."""
+        self._who: dict[int, Join] = {}
 
     def objection(self, hello: Hello, join: Join) -> str:
         """Why this rank cannot join; "" if it can."""
@@ -72,12 +74,17 @@ class Membership:
             return f"rank {rank} ({_process(join)}) came with size {join.size}, but rank 0 with size {self.size}"
         if join.rank != rank or not 0 <= rank < self.size:
             return f"rank {rank} is not one of 0..{self.size - 1}"
-        if rank in self.here or (self.formed and rank in self.gone):
+        if (rank in self.here or (self.formed and rank in self.gone)) and not self._again(join):
             return (
-                f"rank {rank} is taken by {self._who[rank]}, and {_process(join)} came as rank {rank} too: "
+                f"rank {rank} is taken by {_process(self._who[rank])}, and {_process(join)} came as rank {rank} too: "
                 "every process needs its own rank"
             )
         return ""
+
+    def _again(self, join: Join) -> bool:
+        """Is it the same process, whose connection broke before the welcome?  It is welcome, or hears of its loss."""
+        waits = join.rank not in self.spoke or join.rank in self.gone.lost
+        return join.attempt != "" and join == self._who.get(join.rank) and waits
 
     def foreign(self, hello: Hello) -> bool:
         """Does it look for another job than this?"""
@@ -86,7 +93,7 @@ class Membership:
     def add(self, join: Join) -> bool:
         """A rank has come.  Are all here now, for the first time?"""
         self.here.add(join.rank)
-        self._who[join.rank] = _process(join)
+        self._who[join.rank] = join
         complete = not self.formed and len(self.here) == self.size
         self.formed |= complete
         return complete

@@ -52,6 +52,8 @@ class Join(NamedTuple):
     size: int
     pid: int = 0
     host: str = ""
+    attempt: str = ""
+    """Drawn once by who tries: it may come again, if its connection broke before it was welcome."""
 
 
 class Exchange(NamedTuple):

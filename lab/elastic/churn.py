@@ -5,7 +5,8 @@ One elastic job on this host.  In every `--each` seconds one member is killed an
 moments, so that there are `--least` to `--most` of them.  A step computes (sleeps) `--step` seconds and averages `--mb`
 megabytes.  Goodput: steps that the job has done, times the mean of those that nothing disturbed, in the time that
 went by.  conformance/survive/judge.py looks for hangs, wrong bits and sums, and members that were left out.
-Exit code: 0, or 1 if a law was broken or goodput is below 90 %.
+Exit code: 0, or 1 if a law was broken or goodput is below 93 %.  That is for a machine that does nothing else, so its
+load is told, at the start and the end.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hocket.conformance.survive.__main__ import RANK
 from hocket.conformance.survive.events import Story, Wrong
 from hocket.lab.program import arguments
 
-WANTED = 0.9
+WANTED = 0.93
 
 
 class Outcome(NamedTuple):
@@ -96,9 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(
         "hocket.lab.elastic.churn", __doc__, argv, seconds=600.0, each=20.0, least=4, most=8, mb=1.0, step=0.1, seed=1,
     )  # fmt: skip
-    made = job(options)
+    before, made, after = os.getloadavg()[0], job(options), os.getloadavg()[0]
     print(f"# {options.least} to {options.most} ranks, {options.mb:g} MB, a loss every {options.each:g} s, "
-          f"{os.cpu_count()} cores")  # fmt: skip
+          f"{os.cpu_count()} cores, load {before:.1f} at the start and {after:.1f} at the end")  # fmt: skip
     print("| s | losses | newcomers | steps | a step, ms | goodput |\n|---|---|---|---|---|---|")
     print(f"| {made.seconds:.0f} | {made.losses} | {made.newcomers} | {made.steps} | {1e3 * made.mean:.1f} "
           f"| {made.goodput:.1%} |")  # fmt: skip

@@ -10,12 +10,15 @@ import pytest
 
 from hocket.control import rendezvous
 from hocket.control.encryption import SilentEnd
-from hocket.control.handshake import AuthError
+from hocket.control.handshake import AuthError, Hello
 from hocket.control.link import TCP_RTO_MAX_MS, Link, alive
+from hocket.control.links import Links
 from hocket.control.protocol import coordinator
+from hocket.control.protocol.membership import PURPOSE
+from hocket.control.protocol.messages import Refused, Welcome
 from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import Identity, Where
-from hocket.errors import ArgumentError, TransportError
+from hocket.errors import ArgumentError, PeerLostError, TransportError
 from hocket.errors import TimeoutError as HocketTimeout
 from hocket.system.machine import wish
 from hocket.transports.tcp.transport import tuned
@@ -110,6 +113,38 @@ def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
     assert cut and sorted(sessions) == [0, 1, 2]
     for rank in (2, 1, 0):
         sessions[rank].close()
+
+
+def test_a_rank_comes_again_though_nobody_noticed_that_its_connection_broke(reactor):
+    """Its place was taken, by itself.  It is welcome, or hears that it was lost, or that the meeting is over."""
+    links = Links(reactor, 2, "j", keyed=False)
+
+    def comes(rank, attempt):
+        mine, its = socket.socketpair()
+        reactor.soon(lambda: links.take(its, Hello(rank, PURPOSE, "j")))
+        return rendezvous.LinkSession(reactor, mine, rank, 2, None, attempt)
+
+    def told(session):
+        return type(session._wait((Welcome, 0), (Refused, 0), seconds=5.0))
+
+    comes(1, "first")
+    assert told(comes(1, "other")) is Refused
+    comes(1, "first")
+    assert told(comes(0, "zero")) is Welcome
+    session = comes(1, "first")
+    assert told(session) is Welcome and not session.gone
+    session.ask("c", [])
+    assert told(comes(1, "first")) is Refused and not session.ended
+    reactor.soon(lambda: session._link.end("cut"))
+    while 1 not in links.coordinator.members.gone.lost:
+        time.sleep(0.001)
+    late = comes(1, "first")
+    with pytest.raises(PeerLostError, match="rank 1 was lost"):
+        while told(late) is type(None):
+            late.look()
+    reactor.soon(links.shut)
+    over = comes(0, "later")
+    assert told(over) is type(None) and over.ended
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])

@@ -270,7 +270,7 @@ class Mender:
         alive()
         hello = me.hello(prefix + purpose[4:], rank)
         link = transport.paths.dial(rank, lead_of(key)[1], hello, ATTEMPT, alive)
-        address, deadline = link.getpeername(), time.monotonic() + ATTEMPT
+        deadline = time.monotonic() + ATTEMPT
         end: Any = link
         try:
             transport.tune(link, key)
@@ -283,7 +283,7 @@ class Mender:
             raise
         except OSError as why:
             link.close()
-            raise TransportError(f"tcp:{address[0]}:{address[1]}: {why}") from None
+            raise TransportError(f"rank {rank}: {why}") from None
         except BaseException:
             link.close()
             raise

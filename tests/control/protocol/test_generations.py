@@ -170,6 +170,26 @@ def test_a_newcomer_that_gives_up_is_not_let_in() -> None:
     assert len(net.all["b"].now.seats) == 2 and not net.all["b"].lobby
 
 
+def test_a_newcomer_whose_connection_broke_waits_with_another_member() -> None:
+    """The first hears last that it broke; and who does not hear that it gave up, hears it with the next connection."""
+    net = Net("abc")
+    net.do("a", net.all["a"].waits(seat("N")))
+    net.settle()
+    net.do("b", net.all["b"].waits(seat("N")))
+    net.do("a", net.all["a"].gave("N"))
+    net.settle()
+    assert [list(each.lobby) for each in net.all.values()] == [["N"]] * 3
+    net.cut = frozenset("bc")
+    net.do("b", net.all["b"].gave("N"))
+    net.settle()
+    assert [list(each.lobby) for each in net.all.values()] == [[], [], ["N"]]
+    net.cut = frozenset()
+    net.do("c", net.all["c"].linked("b"))
+    net.do("b", net.all["b"].linked("c"))
+    net.settle()
+    assert not net.all["c"].lobby
+
+
 @cases.each("seed", range(300))
 def test_generations_agree(seed: int) -> None:
     """Five generations, with deaths and newcomers at any moment: the same members, infos and losses everywhere."""
@@ -249,6 +269,19 @@ def test_what_all_hear_is_one_message() -> None:
 def elsewhere(*names: str) -> list[Seat]:
     """Each on a host of its own but for the last two, which say that they are on one."""
     return [seat(uid)._replace(host=f"host {min(i, len(names) - 2)}") for i, uid in enumerate(names)]
+
+
+def test_whom_a_host_has_proven_to_be_dead_is_told_with_the_next_connection() -> None:
+    net, seats = Net("abc"), [seat("a"), seat("b"), seat("c")._replace(host="another")]
+    net.all = {each.uid: Generations(each.uid, Generation(0, seats, each.uid)) for each in seats}
+    net.cut = frozenset("ac")
+    net.do("a", net.all["a"].proven("b"))
+    net.settle()
+    assert not net.all["c"].gone
+    net.cut = frozenset()
+    net.do("a", net.all["a"].linked("c"))
+    net.settle()
+    assert net.all["c"].gone == {"b": False}
 
 
 def test_a_member_that_there_is_a_connection_with_is_not_dead() -> None:

@@ -1,0 +1,186 @@
+"""A connection that breaks between two that live is a loss at no moment of its life, nor of the job's.
+
+Members are in one process here, each with a host and a thread of its own, and their connections are real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from hocket.control import dial
+from hocket.control.elastic import entering, members, mesh
+from hocket.control.elastic.mesh import Mesh
+from hocket.control.elastic.reaching import Own, address_of
+from hocket.control.protocol.generations import Generation
+from hocket.control.protocol.words import Call, Made
+from hocket.control.reactor import Reactor
+from hocket.control.secret import read_text
+
+OWN = Own("a job", read_text("a secret of the tests of resets"), False, [("tcp", "127.0.0.1", 0)])
+LOST_AFTER = 1.0
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh, "COMES", LOST_AFTER)
+
+
+def member(host: int) -> Mesh:
+    reactor = Reactor()
+    reactor.lost_after = LOST_AFTER
+    made = Mesh(reactor, OWN)
+    made.seat = made.seat._replace(host=f"host {host}")
+    return made
+
+
+@contextlib.contextmanager
+def job(size: int) -> Iterator[list[Mesh]]:
+    """Members that are connected.  Nobody may ever be away."""
+    crowd = [member(i) for i in range(size)]
+    try:
+        for each in crowd:
+            each.begin(Generation(0, [other.seat for other in crowd], each.uid), met=0)
+        until(crowd, lambda: linked(crowd), 5.0)
+        yield crowd
+    finally:
+        for each in crowd:
+            each.close()
+            each.reactor.close()
+
+
+def linked(crowd: list[Mesh]) -> bool:
+    return all(len(each._links) == len(crowd) - 1 for each in crowd)
+
+
+def until(crowd: list[Mesh], true: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        assert not any(each.generations.away for each in crowd if each.generations is not None)
+        time.sleep(0.001)
+
+
+def reset(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def cut(one: Mesh, share: float = 1.0) -> None:
+    """This one's connections with members, or a share of them."""
+    links = list(one._links.values())
+    for link in random.sample(links, max(1, round(share * len(links)))) if links else []:
+        one.reactor.soon(lambda link=link: reset(link._sock))  # type: ignore[misc]
+
+
+def slowly(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Connections take so long to be made."""
+    real = members.reach_any
+    monkeypatch.setattr(members, "reach_any", lambda *args: (time.sleep(seconds), real(*args))[1])
+
+
+def test_who_is_cut_off_as_all_are_to_have_come_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was away at once: a round of that moment left it out, and so did the generation that followed."""
+    with job(3) as crowd:
+        time.sleep(0.8 * LOST_AFTER)
+        slowly(monkeypatch, 0.4 * LOST_AFTER)
+        cut(crowd[1])
+        until(crowd, lambda: not crowd[1]._links, 1.0)
+        until(crowd, lambda: linked(crowd), 3.0)
+
+
+def test_who_has_come_is_known_behind_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody had heard that more than half were here, so all waited for the late one, to the end of their time."""
+    with job(4) as crowd, ThreadPoolExecutor() as pool:
+        slowly(monkeypatch, 0.1)
+        cut(crowd[2])
+        until(crowd, lambda: not any(crowd[2].uid in each._links for each in crowd), 1.0)
+        came = [pool.submit(each.come, Call(i), 0.3, time.monotonic() + 4.0) for i, each in enumerate(crowd[:3])]
+        for each in came:
+            made = each.result(2.0)
+            assert isinstance(made, Made) and made.members == (0, 1, 2) and made.lost == ((3, "late"),)
+
+
+def test_a_goodbye_goes_over_the_next_connection() -> None:
+    """The one that left was taken for silent, and without it the other one of two could not go on."""
+    with job(2) as (one, other):
+        cut(one)
+        until([one, other], lambda: not one._links, 1.0)
+        one.close()
+        until([other], lambda: other.generations is not None and other.generations.gone, 1.0)
+        assert other.generations is not None and other.generations.gone == {one.uid: True}
+
+
+@pytest.mark.parametrize("moment", ["before the hello", "before the proof", "behind the proof"])
+def test_a_connection_may_break_while_it_is_made(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one's first three."""
+    broke: dict[bytes, int] = {}
+
+    def breaks(sock: socket.socket, client: Any, *rest: Any) -> None:
+        hello = client.start[:40]
+        broke[hello] = broke.get(hello, 0) + 1
+
+        def feed(data: bytes) -> bytes:
+            reset(sock)
+            return bytes(32)
+
+        if broke[hello] > 3:
+            real(sock, client, *rest)
+        elif moment == "before the hello":
+            reset(sock)
+            real(sock, client, *rest)
+        elif moment == "before the proof":
+            monkeypatch.setattr(client, "feed", feed)
+            real(sock, client, *rest)
+        else:
+            real(sock, client, *rest)
+            reset(sock)
+
+    real = dial._introduce
+    monkeypatch.setattr(dial, "_introduce", breaks)
+    with job(3):
+        assert {*broke.values()} and max(broke.values()) > 3
+
+
+def test_all_go_on_and_a_newcomer_comes_in_whatever_breaks_when() -> None:
+    over, dice = threading.Event(), random.Random(1)
+
+    def lives(one: Mesh) -> None:
+        """Until the newcomer is let in."""
+        while len(one.now.seats) == 3:
+            for _ in range(3):
+                made = one.come(Call(), 2.0, time.monotonic() + 4.0)
+                assert made is None or len(made.members) == len(one.now.seats), made
+            generation = one.agree(lambda now: Call(), time.monotonic() + 4.0)
+            assert generation is not None and not generation.lost
+            one.met = generation.number
+
+    def breaks() -> None:
+        while not over.wait(dice.uniform(0, 0.1)):
+            cut(dice.choice(crowd), dice.choice([0.3, 1.0]))
+            for each in crowd:
+                for link in list(each._guests.values()):
+                    each.reactor.soon(lambda link=link: reset(link._sock))  # type: ignore[misc]
+
+    with job(3) as crowd, ThreadPoolExecutor() as pool:
+        doors, new = [address_of(place) for each in crowd for place in each.seat.addresses], member(9)
+        try:
+            pool.submit(breaks)
+            time.sleep(0.2)
+            lived = [pool.submit(lives, each) for each in crowd]
+            entered = pool.submit(entering.enter, new, lambda: doors, 10.0)
+            for each in (*lived, entered):
+                each.result(15.0)
+            assert crowd[0].now.number > 0
+        finally:
+            over.set()
+            new.close()
+            new.reactor.close()
