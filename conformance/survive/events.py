@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -207,6 +208,9 @@ class Story:
         self.trial.signal(process, signal.SIGSTOP)
 
     def _continue(self, process: int) -> None:
+        """Once it is stopped: it tells that it stops itself a moment before it does."""
+        stat = pathlib.Path(f"/proc/{self.trial.processes[process].pid}/stat")
+        self.until("a stop", lambda: self.trial.code(process) is not None or ") T " in stat.read_text())
         self.note(f"lets {process} go on")
         self.trial.signal(process, signal.SIGCONT)
 
@@ -262,6 +266,29 @@ class Story:
         self.go_on(self.members(), "the steps behind a reset")
         if self._generation() != before:
             raise Wrong("\n".join(["connections that broke were a loss", *self.deed[-5:]]))
+
+    def resets(self) -> None:
+        """Connections break several times a second while something else happens: that costs nobody more."""
+        assert self.switch is not None
+        reset, hosts = self.switch.reset, len(self.switch.hosts)
+        dice, over = random.Random(self.dice.random()), threading.Event()
+        name, alone = self.dice.choice(BESIDE_RESETS[self.crew]), len(self.alone)
+        self.note(f"resets connections, beside: {name}")
+
+        def breaks() -> None:
+            while not over.wait(dice.random() ** 2 * 0.7):
+                reset(dice.randrange(hosts))
+
+        thread = threading.Thread(target=breaks)
+        thread.start()
+        try:
+            EVENTS[name][0](self)
+            self.go_on(self.members())
+            self.replace()
+        finally:
+            over.set()
+            thread.join()
+        del self.alone[alone:]
 
     def _generation(self) -> int:
         lines = [line for p in self.members() for line in self.said(p)]
@@ -353,6 +380,7 @@ EVENTS: dict[str, tuple[Callable[[Story], None], str]] = {
     "stop and kill": (Story.stop_and_kill, ""),
     "short cut": (Story.short_cut, "hosts"),
     "reset": (Story.reset, "hosts"),
+    "resets": (Story.resets, "hosts"),
     "cut": (Story.cut, "hosts"),
     "cut and kill": (Story.cut_and_kill, "hosts"),
     "stop in a sum": (Story.stop_in_a_sum, "crew"),
@@ -361,3 +389,6 @@ EVENTS: dict[str, tuple[Callable[[Story], None], str]] = {
     "slow newcomer": (Story.slow_newcomer, "crew"),
 }
 """By name; does it need hosts, or a crew?"""
+_ALWAYS = ("kill", "kill in a step", "two kills", "stop", "stop and kill")
+BESIDE_RESETS = _ALWAYS, (*_ALWAYS, "leave", "wrong newcomer", "slow newcomer")
+"""Events of jobs that are no crews, and of crews."""
