@@ -32,8 +32,8 @@ def test_a_crew_survives_who_does_not_fit_and_who_is_stopped_in_a_sum(capsys: py
 
 @pytest.mark.skipif(refusal() is not None, reason=str(refusal()))
 def test_a_job_on_hosts_whose_cables_are_pulled_survives(capsys: pytest.CaptureFixture[str]) -> None:
-    """Seed 12 begins with a cable that is pulled."""
-    assert "| cut | 1 |" in survives(capsys, "--events", "1", "--ranks", "3", "--each", "1", "--seed", "12")
+    """Seed 37 begins with a cable that is pulled."""
+    assert "| cut | 1 |" in survives(capsys, "--events", "1", "--ranks", "3", "--each", "1", "--seed", "37")
 
 
 # --- the judge
