@@ -106,7 +106,7 @@ def times(out: str) -> list[float]:
 def test_a_cable_that_is_pulled_in_the_middle_of_a_call() -> None:
     """Both carry the call; then the other one does, and says so.  It is the one that the job met over."""
     env = {"HOCKET_PATHS": "w0,w1", "HOCKET_LOST_AFTER": "15"}
-    with job(Wire("200mbit", 0.003), 2, 12_000_000, cables=2, **env) as (names, ranks):
+    with job(Wire("200mbit", 0.003), 5, 12_000_000, cables=2, **env) as (names, ranks):
         ranks.until("took")
         time.sleep(0.1)
         down(names[0], 0)
