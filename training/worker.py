@@ -36,7 +36,7 @@ class Worker:
     def submit(self, call: Callable[..., Any], *args: Any, comm: Any = None) -> Future[Any]:
         """Call this on the thread, behind what was given before.
 
-        `comm`: a communicator of the job that does not end, if it ends well, before this call has.
+        `comm`: a communicator of the job; unless that fails, it does not end before this call.
         """
         self.last = future = Future[Any]()
         if comm is not None:
@@ -46,10 +46,10 @@ class Worker:
             self._thread.start()
         return future
 
-    def settle(self, seconds: float | None = None) -> None:
-        """Wait for what was given before, so long at most."""
+    def settle(self) -> None:
+        """Wait for what was given before."""
         if self.last is not None:
-            wait([self.last], seconds)
+            wait([self.last])
 
     def close(self) -> None:
         """End when all is done."""

@@ -25,6 +25,7 @@ from hocket.errors import ArgumentError, MemoryError, TransportError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+
 @dataclass(frozen=True)
 class Gpu:
     """CuPy's arrays have this as `device`."""

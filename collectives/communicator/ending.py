@@ -40,7 +40,10 @@ OTHERS_END = 0.25
 
 
 def before_close(comm: Any, call: Future[Any]) -> None:
-    """Let this call of a thread end before the rank leaves the job, unless that has failed."""
+    """Let this call of a thread end before the rank leaves the job: closing that waits for it, as for its own calls.
+
+    `comm`: any communicator of the job.  A job that has failed does not wait.
+    """
     comm.world.background.add(call)
     call.add_done_callback(comm.world.background.discard)
 
@@ -73,9 +76,8 @@ class Ending:
             return None
         wrong: Error | None = None
         if before.error is None:
-            for call in list(self.world.background) if self.name == "world" else ():
-                with contextlib.suppress(Exception):  # who waits for it hears of it
-                    call.exception(timeout)
+            if self.name == "world":
+                self._end_background(timeout)
             wrong = self._last_barrier(timeout)
             self.reporter.take(Over(wrong or ArgumentError(f"{self.reporter.group.text} is closed")))
             self._give_back()
@@ -163,6 +165,13 @@ class Ending:
         except Exception as error:  # leaving must not fail
             log.error("at close: %s", error)
         return None
+
+    def _end_background(self, timeout: float) -> None:
+        """Wait for what threads of this rank were given, which other ranks may need."""
+        until = time.monotonic() + timeout
+        for call in list(self.world.background):
+            with contextlib.suppress(Exception):  # its own error, which who waits for it hears; or it is late
+                call.exception(max(0.0, until - time.monotonic()))
 
     def _end_calls(self) -> None:
         """Wait for the collectives under way, which other ranks may need: as long as a call may take."""

@@ -77,7 +77,8 @@ class _Lowering:
         self.rank, self.layout, self.eager, self.multicasts = rank, layout, wires.eager, wires.multicasts
         self.join = wires.join and layout.held is None  # the last block of a chunk may be short
         decodes = elements.after is not None and elements.after.made is not None
-        self.encoded, self.numbers = decodes and elements.far is elements.added is None, elements.numbers
+        self.encoded = decodes and elements.far is None and elements.added is None
+        self.numbers = elements.numbers
         residuals = layout.residuals
         self.residual = residuals is not None and residuals.own
         self.sums_residual = residuals is not None and residuals.sums

@@ -220,6 +220,7 @@ class Shard:
         self.order += 1
 
     def _comes_or_leaves(self, worker: int, clock: int | None) -> None:
+        """All rounds hear that a worker begins at this clock; None: that it leaves."""
         rounds = self.store.rounds()
         for _, round_ in rounds:
             if clock is None:
