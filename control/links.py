@@ -18,6 +18,7 @@ from hocket.control.mending import Mending, Way
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.coordinator import Coordinator, Unexpected
 from hocket.control.protocol.faults import Later, Send, Timer
+from hocket.control.protocol.membership import AGAIN, again
 from hocket.control.protocol.messages import Bye, Ended, Join, Left, Message, Refused, Values, Welcome, pack, unpack
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError
@@ -39,6 +40,10 @@ class Links:
         self.coordinator = Coordinator(size, job, Welcome(salt=drawn) if keyed else Welcome(key=drawn))
         self.joined: Callable[[int], object] = lambda rank: None
         self.complete: Callable[[], object] = lambda: None
+        self.way: Way | None = None
+        """By which a rank's connection is made again from its first moment; else it is once `heal` was called."""
+        self.epoch = 0
+        """The session's, which a rank knows that was welcome; 0: nobody was."""
         self._reactor = reactor
         self._empty = threading.Event()
         self._over = False
@@ -47,7 +52,10 @@ class Links:
 
     def take(self, sock: socket.socket, hello: Hello) -> None:
         """A proven connection: wait for its join.  Who comes to a meeting that is over waits for nothing."""
-        if self._over:
+        if self.epoch and hello.purpose == again(self.epoch):
+            self.again(hello.rank, sock)
+            return
+        if self._over or hello.purpose.startswith(AGAIN):
             sock.close()
             return
         link = Link(self._reactor, sock)
@@ -71,11 +79,11 @@ class Links:
             link.again(sock)
             return
         how = self.coordinator.members.gone.lost.get(rank)
-        if how is None:
+        if how is None and not self._over:
             sock.close()
             return
         refusal = Link(self._reactor, sock)  # without a word it would come again, for ever
-        refusal.send({OVER: f'it has given this rank up ("{how}")'})
+        refusal.send({OVER: "it has left" if how is None else f'it has given this rank up ("{how}")'})
         refusal.start()
         self._reactor.later(LAST_WORD, refusal.close)
 
@@ -88,7 +96,9 @@ class Links:
         self._do(Send(rank, Left(0, {})) for rank in self._links)
 
     def missed(self, rank: int, how: str) -> None:
-        """Hear from elsewhere that this rank will not come.  On the reactor's thread."""
+        """Hear from elsewhere that this rank will not come, or not again.  On the reactor's thread."""
+        if (link := self._links.get(rank)) and link.broken:
+            link.end(how)
         self._take(-1, Timer("again", rank, how))
 
     def here(self, rank: int) -> bool:
@@ -135,6 +145,8 @@ class Links:
         link.most = LIMIT
         link.on_message = lambda packed: self._hears(rank, packed)
         link.on_end = lambda how: self._ended(rank, how)
+        if self.way is not None:
+            Mending(self._reactor, link, self.way, rank, dials=False)
         self._take(rank, join)
         self.joined(rank)
         if members.formed:

@@ -185,11 +185,11 @@ class Meet:
         def take(sock: Connection, hello: Hello) -> None:
             if sock.family == socket.AF_UNIX:
                 links.take(sock, hello)
-            elif hello.purpose != encryption.MARK + PURPOSE:
+            elif not hello.purpose.startswith(encryption.MARK):
                 links.take(sock, dataclasses.replace(hello, purpose=PLAIN))  # to be refused
             else:
                 key = encryption.connection_key(sock.key, PURPOSE, hello.rank, 0)
-                known = dataclasses.replace(hello, purpose=PURPOSE)
+                known = dataclasses.replace(hello, purpose=hello.purpose.removeprefix(encryption.MARK))
                 encryption.secure_accepted(
                     self.reactor, sock, key, lambda encrypted: links.take(encrypted, known),
                     lambda why: log.warning("hocket: rank %d came to the rendezvous: %s", hello.rank, why),
@@ -268,14 +268,18 @@ class Meet:
         )
 
     def knock(self, address: Address) -> LinkSession:
-        who, left = self.who, max(0.05, min(KNOCK, self.deadline - time.monotonic()))
-        encrypt = who.encrypt and address[0] == "tcp"
-        sock = dial(address, who.key, Hello(who.rank, encryption.MARK * encrypt + PURPOSE, who.job), left)
-        if encrypt:
-            return self.session(
-                encryption.secured_dial(sock, encryption.connection_key(sock.key, PURPOSE, who.rank, 0), left)
-            )
-        return self.session(sock)
+        left = max(0.05, min(KNOCK, self.deadline - time.monotonic()))
+        return self.session(self.reach(address, PURPOSE, left))
+
+    def reach(
+        self, address: Address, purpose: str, seconds: float, look: Callable[[], object] = lambda: None
+    ) -> socket.socket:
+        """A proven connection with rank 0.  TransportError."""
+        who, encrypt = self.who, self.who.encrypt and address[0] == "tcp"
+        sock = dial(address, who.key, Hello(who.rank, encryption.MARK * encrypt + purpose, who.job), seconds, look)
+        if not encrypt:
+            return sock
+        return encryption.secured_dial(sock, encryption.connection_key(sock.key, PURPOSE, who.rank, 0), seconds, look)
 
     # --- all ---
 

@@ -175,6 +175,8 @@ class LinkSession(Session):
         """Newcomers prove that they have this key; `key` becomes the session's own."""
         self.epoch = 0  # tells this session from others of the job; made of the key in `_admit`
         self.home: str | None = None  # rank 0: where its coordinator listens; its own way there is a pair of sockets
+        self.way: Way | None = None
+        """By which the connection to rank 0 is made again from the welcome on; else it is once `heal` was called."""
         self._links: Links | None = None
         self._owns_reactor = False
         self._link = Link(reactor, sock)
@@ -249,6 +251,8 @@ class LinkSession(Session):
         except Malformed as why:
             log.warning("hocket: rank %d got a control message that it cannot read: %s", self.rank, why)
         else:
+            if self.way is not None and isinstance(message, say.Welcome):
+                self.heal(self.way, (0,))
             self.take(message)
 
     def _alive(self) -> None:
@@ -272,6 +276,8 @@ class LinkSession(Session):
             raise AuthError(f"rank {self.rank}: the coordinator's welcome holds no {wanted}: it has {theirs}")
         self.key = hmac.digest(self.key, b"session" + salt, "sha256") if self.key else salt
         self.epoch = int.from_bytes(prove(self.key, b"epoch", b"")[:4], "big")
+        if self._links is not None:
+            self._links.epoch = self.epoch
 
 
 def _ranks(ranks: list[int]) -> str:

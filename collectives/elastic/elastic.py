@@ -276,11 +276,13 @@ class Elastic:
         except PeerLostError as error:
             log.info("%s: while generation %d met: %s", who, now.number, error)
         except TimeoutError as error:
-            uids = [now.seats[rank].uid for rank in error.missing if rank < len(now.seats)]
+            # Members were there just now: one that is silent since, and no slow one, is missed by the next agreement.
+            others = [seat.uid for rank, seat in enumerate(now.seats) if rank in error.missing and rank != now.rank]
+            slow = new.intersection(others)
             if not new or time.monotonic() >= deadline:
-                raise _late(who, before, uids, timeout) from None
+                raise _late(who, before, [*slow], timeout, agreed=True) from None
             log.info("%s: ranks %s did not come to generation %d", who, error.missing, now.number)
-            return new.intersection(uids)
+            return slow
         return frozenset()
 
     def _lost_since(self, before: Generation, now: Generation) -> dict[int, str]:
@@ -329,7 +331,7 @@ def _why(now: Generation, before: Generation, rank: int) -> str:
 
 
 def _late(
-    who: str, before: Generation, uids: list[str], timeout: float, called: Sequence[str] = ()
+    who: str, before: Generation, uids: list[str], timeout: float, called: Sequence[str] = (), agreed: bool = False
 ) -> TimeoutError:
     """`uids`: for whom it waited."""
     missing = sorted(before.ranks[uid] for uid in uids if uid in before.ranks)
@@ -339,5 +341,7 @@ def _late(
         why = f"ranks {missing} live, but have not called it: renew(without=...) goes on without them"
     elif new:
         why = f"{new} newcomers were let in and have not come"
+    elif agreed:
+        why = "all have called it, and the next generation did not begin in time: call it again"
     what = f"{who}: renew() of generation {before.number} did not end within {timeout:g} s"
     return TimeoutError(f"{what}: {why}", missing, sorted(before.ranks[uid] for uid in called if uid in before.ranks))

@@ -19,6 +19,7 @@ from hocket.control.link import Link
 from hocket.control.links import Links
 from hocket.control.listener import Listener
 from hocket.control.protocol.checking import Malformed
+from hocket.control.protocol.membership import AGAIN
 from hocket.control.protocol.membership import PURPOSE as MEETING
 from hocket.control.protocol.messages import by_name, unpack
 from hocket.control.reactor import Reactor
@@ -28,6 +29,8 @@ FIRST_WORD = 5.0
 """Seconds in which a proven connection says whose it is, and in which one to a generation that has not begun waits."""
 FIRST_BYTES = 32 << 10
 """Bytes of that word."""
+MEETINGS = 4
+"""Generations that are kept."""
 SILENT, PARKED = 256, 1024
 """Connections that have not said it, and that wait for a generation; the oldest gives way."""
 Take = Callable[[Connection, Hello], object]
@@ -53,7 +56,8 @@ class Door:
         """The generation that meets here, if this process is its rank 0."""
         self._reactor, self._own, self._arrived = reactor, own, arrived
         self._job = Hello(0, PEER, own.job).job
-        self._take: Take | None = None
+        self._takes: dict[str, Take] = {}
+        """The latest generations' that met here: who comes for one that is over hears that it is."""
         self._parked: list[tuple[Connection, Hello]] = []
         self._silent: dict[Link, None] = {}
         """Oldest first."""
@@ -74,7 +78,10 @@ class Door:
 
     def host(self, job: str, links: Links, take: Take) -> None:
         """Give what comes to this meeting to `take`; also what came before."""
-        self.meeting, self._take = (job, links), take
+        self.meeting = job, links
+        self._takes[job] = take
+        if len(self._takes) > MEETINGS:
+            del self._takes[next(iter(self._takes))]
         parked, self._parked = self._parked, []
         for sock, hello in parked:
             self._meets(sock, hello)
@@ -91,7 +98,7 @@ class Door:
     def _arrives(self, sock: Connection, hello: Hello) -> None:
         purpose = hello.purpose.removeprefix(encryption.MARK)
         listen_to = functools.partial(self._listen_to, purpose)
-        if purpose == MEETING:
+        if purpose == MEETING or purpose.startswith(AGAIN):
             self._meets(sock, hello)
         elif purpose not in FIRST or purpose == PEER and hello.job != self._job:
             sock.close()
@@ -103,8 +110,8 @@ class Door:
             encryption.secure_accepted(self._reactor, sock, key, listen_to, failed)
 
     def _meets(self, sock: Connection, hello: Hello) -> None:
-        if self.meeting is not None and self._take is not None and hello.job == self.meeting[0]:
-            self._take(sock, hello)
+        if take := self._takes.get(hello.job):
+            take(sock, hello)
             return
         self._parked.append((sock, hello))
         if len(self._parked) > PARKED:

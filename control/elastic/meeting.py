@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hocket.control.elastic.reaching import address_of
@@ -10,16 +13,21 @@ from hocket.control.handshake import Address
 from hocket.control.links import Links
 from hocket.control.listener import Listener
 from hocket.control.protocol.generations import Generation
+from hocket.control.protocol.membership import again
 from hocket.control.rendezvous import Identity, Meet
 from hocket.control.session import LinkSession
-from hocket.errors import PeerLostError
+from hocket.errors import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from hocket.control.elastic.mesh import Mesh
 
 
 class MeetNext(Meet):
-    """One member's attempt to meet the others of `generation`.  PeerLostError: one of them is gone."""
+    """One member's attempt to meet the others of `generation`.  PeerLostError: one of them is gone.
+
+    Also the way back to rank 0 (control/mending.py), by which a connection that breaks before the transports are open
+    is made again.
+    """
 
     patience = math.inf
 
@@ -28,9 +36,11 @@ class MeetNext(Meet):
         assert rank is not None
         who = Identity(rank, len(generation.seats), mesh.job_of(generation), own.key, own.encrypt)
         super().__init__(who, None, timeout, mesh.reactor)
-        self.mesh, self.first = mesh, generation.seats[0]
+        self.mesh, self.seats, self.first = mesh, generation.seats, generation.seats[0]
+        self._session: LinkSession | None = None
 
     def listen(self, links: Links) -> list[Listener]:
+        links.way = self
         self.mesh.host(self.who.job, links, self.taker(links))
         return []
 
@@ -38,6 +48,31 @@ class MeetNext(Meet):
         if not self.mesh.reachable(self.first.uid):
             raise PeerLostError(f"rank {self.who.rank}: rank 0 was lost while the ranks met", [0])
         return [address_of(each) for each in self.first.addresses]
+
+    def session(self, sock: socket.socket) -> LinkSession:
+        session = super().session(sock)
+        if self.who.rank:
+            self._session, session.way = session, self
+        return session
+
+    def control_again(self, rank: int, seconds: float, look: Callable[[], object]) -> socket.socket:
+        assert self._session is not None
+        self.control_ask(rank, seconds, look)
+        failed = TransportError("rank 0 has no TCP address")
+        for address in map(address_of, self.first.addresses):
+            if address[0] == "tcp":
+                try:
+                    return self.reach(address, again(self._session.epoch), seconds, look)
+                except TransportError as why:
+                    failed = why
+        raise failed
+
+    def control_ask(self, rank: int, seconds: float, look: Callable[[], object]) -> None:
+        """The members know who is gone; a rank that lives comes by itself."""
+        if not self.mesh.reachable(self.seats[rank].uid):
+            gone = TransportError(f"rank {rank} is gone")
+            gone.errno = errno.ECONNREFUSED
+            raise gone
 
     def meet(self) -> LinkSession:
         session = super().meet()

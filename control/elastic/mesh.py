@@ -361,6 +361,8 @@ class Mesh(Members):
         known = self.now.number, len(self.generations.gone), tuple(self.generations.lobby)
         with self._changed:  # a round may be over
             self._changed.notify_all()
+        for rank in tuple(self.now.decree.here) if self._door.meeting is not None else ():
+            self._missed(self.now.seats[rank].uid)  # it has given up the meeting of this generation
         if known == self._seen:
             return
         if known[0] != self._seen[0]:

@@ -6,7 +6,13 @@ from hocket.control.handshake import Hello
 from hocket.control.protocol.messages import Account, Join, Latest, Lost
 
 PURPOSE = "rendezvous"
+AGAIN = "new:"  # begins the purpose of a connection that goes on for a broken one; the session's epoch follows
 PLAIN = "not encrypted"  # the purpose noted for a rank that comes so, where it must not
+
+
+def again(epoch: int) -> str:
+    """The purpose of a connection for a broken one of this session: only who was welcome knows it."""
+    return f"{AGAIN}{epoch:08x}"
 
 
 class Gone:

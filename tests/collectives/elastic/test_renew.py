@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import hocket
+from hocket.collectives.elastic.elastic import Elastic
+from hocket.control.protocol.generations import Generation
+from hocket.control.protocol.seats import Seat
 from support.cases import more
 from support.elastic_ranks import BEGIN, mark, said, wait_for
 from support.jobs import Job
@@ -286,3 +293,29 @@ told(comm.renew())
     with Job(3, source, prefix={1: apart, 2: apart}) as job:
         rows = said(job.wait(30), 0, 2)
     assert [row["previous_lost"] for row in rows] == [{"1": "dead"}] * 2
+
+
+@pytest.mark.parametrize("newcomers", [0, 1])
+def test_a_generation_that_does_not_begin_in_time_blames_no_member(newcomers: int) -> None:
+    """All have called, or there would be none.  Where connections broke all the time, each named all others, and a crew
+    went on without those that its members named."""
+
+    def make(*given: Any) -> Any:
+        raise hocket.TimeoutError("exchange 7 was not complete", [0, 1, 2, 3][: 3 + newcomers])
+
+    elastic: Any = Elastic(make)
+    try:
+        elastic.mesh = SimpleNamespace(callbacks=[], met=0)
+        elastic._previous = (0, 1, 2, None)[: 3 + newcomers]
+        before, now = (
+            Generation(number, [Seat(f"uid {i}", [], "host", i, 0) for i in range(size)], "uid 1")
+            for number, size in ((0, 3), (1, 3 + newcomers))
+        )
+        why = "1 newcomers" if newcomers else "did not begin in time"
+        with pytest.raises(hocket.TimeoutError, match=why) as error:
+            elastic._meet(now, time.monotonic(), "rank 1", before, 4.0)
+        assert error.value.missing == ()
+        if newcomers:
+            assert elastic._meet(now, time.monotonic() + 9, "rank 1", before, 4.0) == {"uid 3"}
+    finally:
+        elastic.reactor.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,13 +18,14 @@ from typing import Any
 import pytest
 
 from hocket.control import dial
-from hocket.control.elastic import entering, members, mesh
+from hocket.control.elastic import entering, meeting, members, mesh
 from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.reaching import Own, address_of
 from hocket.control.protocol.generations import Generation
 from hocket.control.protocol.words import Call, Made
 from hocket.control.reactor import Reactor
 from hocket.control.secret import read_text
+from hocket.control.session import LinkSession
 
 OWN = Own("a job", read_text("a secret of the tests of resets"), False, [("tcp", "127.0.0.1", 0)])
 LOST_AFTER = 1.0
@@ -184,3 +186,42 @@ def test_all_go_on_and_a_newcomer_comes_in_whatever_breaks_when() -> None:
             over.set()
             new.close()
             new.reactor.close()
+
+
+@pytest.mark.parametrize("encrypts", [False, True])
+def test_a_generation_meets_once_whatever_breaks_when(encrypts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to rank 0 that broke between the welcome and the transports ended the meeting for all: they agreed
+    on a generation anew, and where connections break all the time, on one after the other."""
+    monkeypatch.setattr(sys.modules[__name__], "OWN", OWN._replace(encrypt=encrypts))
+    over, dice, breaks = threading.Event(), random.Random(1), [0]
+
+    def meets(one: Mesh, generation: Generation) -> list[list[Any]]:
+        session = meeting.MeetNext(one, generation, 5.0).meet()
+        sessions.append(session)
+        return [session.exchange([generation.rank, i], 5.0) for i in range(5) if not time.sleep(0.02)]
+
+    def break_some() -> None:
+        while not over.wait(dice.uniform(0, 0.06)):
+            for session in sessions[-3:]:
+                if session.rank and dice.random() < 0.5:
+                    session.reactor.soon(lambda session=session: reset(session._link._sock))  # type: ignore[misc]
+                    breaks[0] += 1
+
+    monkeypatch.setattr(sys.modules[__name__], "LOST_AFTER", 10.0)  # of a busy machine
+    sessions: list[LinkSession] = []
+    with job(3) as crowd, ThreadPoolExecutor() as pool:
+        pool.submit(break_some)
+        try:
+            for number in range(1, 6):
+                seats = [each.seat for each in crowd]
+                for each in crowd:
+                    assert each.generations is not None
+                    each.generations.now = Generation(number, seats, each.uid)
+                met = [pool.submit(meets, each, each.now) for each in crowd]
+                for each in met:
+                    assert each.result(8.0) == [[[rank, i] for rank in range(3)] for i in range(5)]
+                for session in sessions[-3:]:
+                    session.abandon()
+        finally:
+            over.set()
+    assert breaks[0] > 10
