@@ -154,7 +154,8 @@ class Build(build_ext):
             text = f"{folder}/text.i"
             self.call(ext, [*compiler, *folders, "-E", source, "-o", text])
             with open(text, "rb") as file:
-                code = re.sub(rb"^# .*\n", b"", file.read(), flags=re.M)  # where it lies does not count
+                code = re.sub(rb"^# .*\n", b"", file.read(), flags=re.M)  # where it lies does not count,
+            code = re.sub(rb'"[^"\n]*/site-packages/', b'"', code)  # nor where NumPy and Cython do
             command = " ".join([*compiler, *linker, *ext.extra_link_args]).encode()
             kept = f"build/cache/{hashlib.sha256(b' '.join([self.version, command, code])).hexdigest()}.so"
             made = not os.path.exists(kept)

@@ -77,6 +77,12 @@ def test_what_changes_is_compiled(build: Build) -> None:
     build("first")
     Path("value.h").write_text("/* a comment is no code */\n#define VALUE 1\n")
     assert build("second") == []
+    # Cython names the files that it read of an environment.
+    place = 'static const char place[] = "{}/site-packages/numpy/__init__.pxd";\n'
+    Path("value.h").write_text("#define VALUE 1\n" + place.format("build/newest/jax"))
+    assert build("second") == ["one", "two"]
+    Path("value.h").write_text("#define VALUE 1\n" + place.format("/other"))
+    assert build("second") == []
     Path("value.h").write_text("#define VALUE 2\n")
     assert build("third") == ["one", "two"]
     assert value("third") == 2

@@ -140,6 +140,8 @@ class Door:
             link.close()
 
     def _first(self, link: Link, packed: dict[str, Any], words: dict[str, type]) -> None:
+        if link not in self._silent:
+            return  # it closes, and says what came with the word before
         try:
             word = unpack(packed, words)
         except Malformed:

@@ -31,7 +31,8 @@ def started(pid: int) -> int:
     with contextlib.suppress(OSError, IndexError, ValueError):
         if not _in_first_time() or os.readlink("/proc/self") != str(os.getpid()):  # /proc is of other pids than ours
             return 0
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        # Its first thread's.  QEMU's emulator of processes makes up what a process reads of itself, but not this.
+        with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
     return 0
 

@@ -84,7 +84,7 @@ echo "$(wc -l < "$PLACE/here.txt") results of the kernels have this machine's bi
 # The emulator is some fifteen times as slow: of the core's tests those run that take half a second here, four of five.
 # There is no compiler inside, no torch and no MPI; QEMU has no process_vm_readv, no mbind and no huge pages.
 cd "$ROOT"
-without=$(grep -rlE "^ *(import|from) torch\b|support\.compiled|support import (c_rules|headers)|\"gcc\"" tests --include='test_*.py' | sed 's/^/--ignore=/')
+without=$(grep -rlE "^ *(import|from) torch\b|support\.(compiled|gpu)|support import (c_rules|gpu|headers)|\"gcc\"" tests --include='test_*.py' | sed 's/^/--ignore=/')
 inside sh -c 'cd /hocket && exec env PYTHONSAFEPATH=1 python3 -m pytest --workers 2 --cpu 0.5 -p no:cacheprovider "$@"' - $without \
     --ignore tests/transports/shm/test_far.py --ignore tests/transports/mpi \
     --deselect tests/transports/shm/test_ring.py::test_memory_of_another_process_is_read_if_the_system_lets_us \

@@ -15,7 +15,9 @@ row() {
     case $1 in
         core) wants="mpi4py matplotlib"; told="numpy ml_dtypes mpi4py"
             runs="tests/kernels tests/algorithms tests/collectives/calls tests/collectives/arrays
-                tests/collectives/communicator" ;;
+                tests/collectives/communicator"
+            # The torch row has those that import torch.
+            runs="$runs $(grep -rlE '^ *(import|from) torch\b' $runs --include='test_*.py' | sed "s/^/--ignore=/")" ;;
         torch) wants="torch expecttest"; told="torch numpy ml_dtypes"; runs="--torch" ;;
         training) wants="torch transformers accelerate deepspeed lightning torchft-nightly tabulate"
             told="torch transformers accelerate deepspeed lightning torchft-nightly"

@@ -7,13 +7,17 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
+
+import pytest
 
 from hocket.control.addresses import remove_dead
 from hocket.control.elastic.door import Iam
+from hocket.control.elastic.lobby import Asks
 from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.proving import Identity, times
-from hocket.control.elastic.reaching import PEER, Own, address_of, reach
+from hocket.control.elastic.reaching import LOBBY, PEER, Own, address_of, reach
 from hocket.control.link import Link
 from hocket.control.protocol.generations import Generation, Leaves
 from hocket.control.protocol.messages import pack
@@ -298,6 +302,23 @@ def test_a_members_first_connection_is_proven() -> None:
     finally:
         for mesh in (first, second, liar):
             mesh.close()
+        reactor.close()
+
+
+def test_a_word_behind_the_last_one_is_not_heard(caplog: pytest.LogCaptureFixture) -> None:
+    """Both came at once, and the first one's answer closes the connection."""
+    reactor = Reactor()
+    own = Own("a job", read_text(SECRET), False, [("tcp", "127.0.0.1", 0)])
+    mesh = Mesh(reactor, own)
+    try:
+        mesh.begin(Generation(0, [mesh.seat], mesh.uid), met=0)
+        link, heard, over = Link(reactor, reach(own, address_of(mesh.seat.addresses[0]), LOBBY, 2.0)), [], Event()
+        link.on_message, link.on_end = heard.append, lambda how: over.set()
+        reactor.soon(link.start)
+        reactor.soon(lambda: [link.send(pack(Asks())) for _ in range(2)])
+        assert over.wait(10) and heard == [{"tells": [None]}] and not caplog.records
+    finally:
+        mesh.close()
         reactor.close()
 
 

@@ -40,6 +40,20 @@ def test_the_living_who_cannot_be_seen_are_not_dead(monkeypatch: pytest.MonkeyPa
     assert ends(process.pid, 0)  # nobody has this pid
 
 
+def test_a_process_reads_the_start_that_others_read_of_it() -> None:
+    """Else it is another one, and dead.  (An emulator tells a fork its parent's: `make test-aarch64`.)"""
+    here, there = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(there, str(processes.started(os.getpid())).encode())
+        os._exit(0)
+    begun = processes.started(pid)  # also of one that has ended, until it is waited for
+    os.waitpid(pid, 0)
+    assert begun > 0 and os.read(here, 100) == str(begun).encode()
+    os.close(here)
+    os.close(there)
+
+
 def test_without_proc_no_two_processes_are_of_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes.kernel() == processes.kernel()
     monkeypatch.setattr(os, "stat", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
