@@ -658,7 +658,8 @@ def test_a_member_that_never_comes_is_named_and_a_late_one_is_waited_for(way: st
     found = plain(3, lambda rank: ours, f"way = {way!r}\n{ABSENT}")
     for (out, err), wanted in zip(found, (first, first if way != "in a call" else last, last), strict=True):
         assert all(word in out for word in wanted.split(maxsplit=1)), (out, err)
-    assert ("process 2 is outside JAX at <string>" in found[0][1]) == (way == "sleeps") or way == "thread", found[0][1]
+    told = "process 2 is outside JAX at <string>" in found[0][1]
+    assert told == (way in ("sleeps", "threads")) or way == "thread", found[0][1]
 
 
 def test_loaded_late_and_gloo() -> None:
