@@ -38,35 +38,48 @@ class Board(Protocol):
     def entries(self) -> dict[str, str]: ...
 
 
-def waits_for(process: int, now: Accounts) -> set[int]:
-    """The processes without which its calls cannot end."""
+def waits(process: int, now: Accounts) -> dict[str, set[int]]:
+    """For each of its waits, by the group, the processes without which that one cannot end."""
     its = now.get(process)
     if its is None:
-        return set()
-    found = {other for others in its.meets.values() for other in others}
+        return {}
+    found = {group: set(others) for group, others in its.meets.items()}
     for group, (begun, busy, members) in its.calls.items():
-        for other in members if busy else ():
-            theirs = now.get(other)
-            if theirs is not None and theirs.calls.get(group, (0, False, []))[0] < begun:
-                found.add(other)
-    return found - {process}
+        if busy:
+            theirs = {other: account.calls.get(group, (0,))[0] for other in members if (account := now.get(other))}
+            found.setdefault(group, set()).update(other for other in theirs if theirs[other] < begun)
+    return found
 
 
-def held(process: int, now: Accounts, before: Accounts, seconds: float) -> set[int]:
-    """The processes for which all its threads wait, since the round before; none, where it may go on by itself."""
+def stays(process: int, now: Accounts, before: Accounts, seconds: float) -> list[set[int]]:
+    """Its waits, where all its threads are in those of the round before; none, where it may go on by itself."""
     new, old = now.get(process), before.get(process)
     if new is None or old is None or not new.does == old.does == BLOCKED or new.cpu - old.cpu > STILL * seconds:
-        return set()
+        return []
     if {group: its[:2] for group, its in new.calls.items()} != {group: its[:2] for group, its in old.calls.items()}:
-        return set()
-    return waits_for(process, now) & waits_for(process, before)
+        return []
+    first, then = waits(process, before), waits(process, now)
+    return [then[group] & first[group] for group in then] if first.keys() == then.keys() else []
+
+
+def stuck(now: Accounts, before: Accounts, seconds: float) -> dict[int, set[int]]:
+    """The processes that cannot go on, and those of them for which each waits.
+
+    A process goes on when one of its threads does, and a thread when all come for which it waits.  So a process is
+    stuck if each of its waits, of whatever thread, is for one that is stuck.
+    """
+    left = {process: its for process in now if (its := stays(process, now, before, seconds))}
+    while free := [process for process, its in left.items() if not all(each & left.keys() for each in its)]:
+        for process in free:
+            del left[process]
+    return {process: set().union(*its) & left.keys() - {process} for process, its in left.items()}
 
 
 def circle(me: int, now: Accounts, before: Accounts, seconds: float) -> list[int]:
     """The shortest way on which each process waits for the next, and the last one for this one; []: there is none."""
-    ways, seen = [[me]], {me}
+    ways, seen, held = [[me]], {me}, stuck(now, before, seconds)
     for way in ways:
-        for other in sorted(held(way[-1], now, before, seconds)):
+        for other in sorted(held.get(way[-1], ())):
             if other == me:
                 return way
             if other not in seen:

@@ -50,8 +50,9 @@ class Account:
 def account(meets: dict[str, list[int]], calls: dict[str, tuple[int, bool, list[int]]], inside: set[int]) -> Account:
     """This process's own; `inside`: the threads that are in hocket's calls."""
     frames, main = sys._current_frames(), threading.main_thread()
-    kinds = {_kind(frame, number in inside, number == main.ident) for number, frame in frames.items()}
     others = [each for each in threading.enumerate() if each is not main and not each.daemon]
+    lead = {each.ident for each in (main, *others)}
+    kinds = {_kind(frame, number in inside, number == main.ident, number in lead) for number, frame in frames.items()}
     if ENDED in kinds or not (main.is_alive() or others):
         does = ENDED
     else:
@@ -60,8 +61,10 @@ def account(meets: dict[str, list[int]], calls: dict[str, tuple[int, bool, list[
     return Account(does, "" if hidden else _line(frames.get(main.ident or 0)), time.process_time(), meets, calls)
 
 
-def _kind(frame: FrameType | None, inside: bool, main: bool) -> str:
+def _kind(top: FrameType, inside: bool, main: bool, leads: bool) -> str:
+    """A wait with a limit is none, unless its thread is a daemon: those of progress bars wait so all the time."""
     names: list[str] = []
+    frame: FrameType | None = top
     while frame is not None:
         names.append(str(frame.f_globals.get("__name__", "")))
         if names[-1] == "jax._src.distributed" and frame.f_code.co_name == "shutdown":
@@ -71,8 +74,10 @@ def _kind(frame: FrameType | None, inside: bool, main: bool) -> str:
         frame = frame.f_back
     root = next((name for name in reversed(names) if name != "threading"), "")
     own = not main and root.startswith("hocket.") and root != "hocket.xla.programs"  # a thread of hocket's
-    if inside or own or names[0].startswith(PASSIVE):
+    if inside or own:
         return BLOCKED
+    if names[0].startswith(PASSIVE):
+        return ELSEWHERE if leads and top.f_locals.get("timeout") not in (None, -1) else BLOCKED
     return WORKS if any(name.partition(".")[0] in ("jax", "jaxlib") for name in names) else ELSEWHERE
 
 

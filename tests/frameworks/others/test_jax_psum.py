@@ -614,6 +614,18 @@ if way == "thread" and late:  # the main thread waits, and another one computes 
     thread.start()
     thread.join()
     sys.exit()
+if way == "threads":  # process 1 waits for a thread of 0 that can go on, and another one of 0 waits for 1
+    pair, ends = every[:2], every[::2]
+    if late:
+        time.sleep(6)
+    thread = threading.Thread(target=lambda: rank or total(pair))
+    thread.start()
+    try:
+        print("right", *sorted(map(total, [every, pair] if rank == 1 else [ends, every])))
+    except Exception as error:
+        print(error)
+    thread.join()
+    sys.exit()
 if way == "crossed" and not rank:
     time.sleep(0.5)  # the others find the circle first, and leave it
 try:
@@ -636,7 +648,8 @@ except Exception as error:
         ("gone", "True process 2 is gone", ""), ("ended", "True process 2 has ended its program", ""),
         ("crossed", "True wait for each other", "True wait for each other"),
         ("in a call", "True wait for each other", "3"),
-        ("sleeps", "3", "3"), ("thread", "3", "3"), ("patience compiles", "3", "3"),
+        ("sleeps", "3", "3"), ("thread", "3", "3"), ("threads", "right 2 3", "right 2 3"),
+        ("patience compiles", "3", "3"),
         ("patience sleeps", "within s: process 2 is outside JAX at <string>", "were not joined"),
     ],  # fmt: skip
 )
@@ -645,7 +658,8 @@ def test_a_member_that_never_comes_is_named_and_a_late_one_is_waited_for(way: st
     found = plain(3, lambda rank: ours, f"way = {way!r}\n{ABSENT}")
     for (out, err), wanted in zip(found, (first, first if way != "in a call" else last, last), strict=True):
         assert all(word in out for word in wanted.split(maxsplit=1)), (out, err)
-    assert ("process 2 is outside JAX at <string>" in found[0][1]) == (way == "sleeps") or way == "thread", found[0][1]
+    told = "process 2 is outside JAX at <string>" in found[0][1]
+    assert told == (way in ("sleeps", "threads")) or way == "thread", found[0][1]
 
 
 def test_loaded_late_and_gloo() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -35,11 +36,16 @@ def test_a_circle_is_found_only_where_all_of_it_waits_and_stays() -> None:
     compiles = said(WORKS, {"c": [0]})
     ahead = said(meets={"new": [1, 2]}, calls={"all": (5, False, [0, 1, 2])})  # it has made call 5
     another = said(calls={"all": (4, True, [0, 1, 2])})
+    thread = said(meets={"ab": [1], "d": [3]})  # 2 waits for this one, and another thread of it may go on when 3 comes
+    last = {3: said(meets={"e": [1]})}
+    assert absent.circle(0, MEETS | {0: thread} | last, MEETS | {0: thread} | last, 1) == [0, 1, 2]
     cases: list[tuple[absent.Accounts, absent.Accounts]] = [
         (MEETS | {2: compiles}, MEETS), (MEETS, MEETS | {2: compiles}), (MEETS, {}),
         ({0: MEETS[0], 1: MEETS[1]}, MEETS), (MEETS | {1: said(meets={"ba": [2]}, cpu=0.5)}, MEETS),
         (MEETS | {0: said(ELSEWHERE, {"ab": [1]})}, MEETS),
         (CALLS | {0: ahead}, CALLS | {0: ahead}), (CALLS, CALLS | {1: another, 2: another}), (MEETS | {1: None}, MEETS),
+        *[(now, now) for now in (MEETS | {0: thread} | each for each in ({}, {3: compiles}, {3: said()}))],
+        (MEETS | {0: thread} | last, MEETS | last),
     ]  # fmt: skip
     for now, before in cases:
         assert absent.circle(0, now, before, 1) == [], (now, before)
@@ -106,6 +112,27 @@ def test_those_that_come_are_met_and_a_process_that_ends_waits_no_more(monkeypat
     monkeypatch.setattr(absent, "leaving", event)
     with pytest.raises(TransportError, match="this process ends"):
         absent.Meeting("devices", 0, lambda process: None).gather(Wall(), 0, [0, 1], (1, 1))
+
+
+def test_a_wait_with_a_limit_is_none() -> None:
+    """Its thread, the main one here, may go on by itself."""
+    found: list[Account] = []
+    done = threading.Event()
+
+    def own() -> Account:
+        time.sleep(0.1)  # it waits by now
+        found.append(telling.account({}, {}, set()))
+        done.set()
+        return found[-1]
+
+    teller = telling.Teller("127.0.0.1", own)
+    for limit, does in ((None, BLOCKED), (60, ELSEWHERE)):
+        done.clear()
+        with socket.create_connection(teller.place) as asks:
+            asks.sendall(teller.word.encode())
+            assert done.wait(limit)
+        assert found.pop().does == does
+    teller.close()
 
 
 def test_a_process_tells_what_it_does_to_those_with_the_word() -> None:
