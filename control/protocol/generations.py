@@ -314,11 +314,16 @@ class Generations:
     # --- one agreement, and the next
 
     def _about(self, uid: str, event: Any) -> list[To | Claim]:
-        """Agreements that are over hear it too: who leads one then tells what was decided."""
+        """Agreements that are over hear it too: who leads one then tells what was decided.
+
+        The rounds of a generation that is over do not: its end says enough.  The latest round comes first, as a
+        connection that has just been made may not last.
+        """
         instructions: list[To | Claim] = []
-        for each in [*self.past.values(), self.now]:
-            for number in [0, *each.rounds] if uid in each.ranks else []:
-                instructions += self._take(each, self.me, event(each.ranks[uid]), round_=number)
+        about = [(each, 0) for each in [*self.past.values(), self.now] if uid in each.ranks]
+        about += [(self.now, number) for number in sorted(self.now.rounds, reverse=True) if uid in self.now.ranks]
+        for each, number in about:
+            instructions += self._take(each, self.me, event(each.ranks[uid]), round_=number)
         return instructions
 
     def _take(

@@ -247,6 +247,26 @@ def test_a_round_that_the_others_have_left_far_behind_is_over() -> None:
     assert made is not None and made.members == (0, 1) and made.infos == ("a39", "b39")
 
 
+def test_a_connection_says_little_and_the_latest_first() -> None:
+    """All rounds of 16 generations came before the one that was under way: where connections broke all the time, one
+    seldom lasted so long."""
+    net = Net("abc")
+    for generation in range(20):
+        for number in range(1, 20):
+            for uid in "abc":
+                net.do(uid, net.all[uid].come(number, of.Call()))
+            net.settle()
+        if generation < 19:
+            for uid in "abc":
+                net.call(uid)
+            net.settle()
+    net.do("a", net.all["a"].come(20, of.Call()))
+    said = [each.message for each in net.all["a"].linked("b") if isinstance(each, To)]
+    now = [each.round for each in said if each.generation == 19]
+    assert now[0] == 20 and now == sorted(now, reverse=True)
+    assert {each.round for each in said if each.generation < 19} == {0} and len(said) < 40
+
+
 def test_what_all_hear_is_one_message() -> None:
     """So that it is encoded once: at 1,000 ranks it has the infos of all, 60 kB."""
     net = Net("abcd")
