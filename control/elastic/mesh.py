@@ -144,10 +144,7 @@ class Mesh(Members):
 
     def renewing(self, generation: Generation) -> dict[int, dict[str, int]]:
         """Which others have called renew() in it, by rank, and what they had finished."""
-        told = self._renewing.copy()
-        if not told:  # nearly always
-            return {}
-        number, ranks = generation.number, generation.ranks
+        number, ranks, told = generation.number, generation.ranks, self._renewing.copy()
         return {ranks[uid]: each.finished for uid, each in told.items() if each.generation == number and uid in ranks}
 
     def _waits_in_vain(self, generation: Generation, number: int) -> bool:
@@ -196,14 +193,20 @@ class Mesh(Members):
 
     def _host(self, job: str, links: Links, take: Take) -> None:
         self._door.host(job, links, take)
-        for uid in [uid for uid in self.now.ranks if not self.reachable(uid) and uid != self.uid]:
-            self._missed(uid)
+        for uid in self.now.ranks.keys() - {self.uid}:
+            if self._gave_up(uid) or not self.reachable(uid):
+                self._missed(uid)
+
+    def _gave_up(self, uid: str) -> bool:
+        """Has it called for the next generation already?"""
+        return self.now.ranks.get(uid, -1) in self.now.decree.here
 
     def _missed(self, uid: str) -> None:
         """The generation that meets here hears that it need not wait for this one."""
         job, links = self._door.meeting or ("", None)
+        how = "it has given up this meeting" if self._gave_up(uid) else "its process has ended, or does not answer"
         if links is not None and job == self.job_of(self.now) and uid in self.now.ranks:
-            links.missed(self.now.ranks[uid], "its process has ended, or does not answer")
+            links.missed(self.now.ranks[uid], how)
 
     def _arrives(self, word: Any, link: Link) -> None:
         if self.generations is None or self.closed:
@@ -236,6 +239,8 @@ class Mesh(Members):
                 self._is_told(uid, unpack(packed, OWN))
             else:
                 self._do(self.generations.hear(uid, packed))
+                if self._gave_up(uid):
+                    self._missed(uid)
         except Malformed as why:
             log.warning("hocket: a member sent a message that is not understood: %s", why)
 
@@ -361,8 +366,6 @@ class Mesh(Members):
         known = self.now.number, len(self.generations.gone), tuple(self.generations.lobby)
         with self._changed:  # a round may be over
             self._changed.notify_all()
-        for rank in tuple(self.now.decree.here) if self._door.meeting is not None else ():
-            self._missed(self.now.seats[rank].uid)  # it has given up the meeting of this generation
         if known == self._seen:
             return
         if known[0] != self._seen[0]:
