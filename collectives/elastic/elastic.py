@@ -113,6 +113,11 @@ class Elastic:
         of = self._known(number)
         return {of.ranks[uid] for uid, left in mesh.generations.gone.copy().items() if uid in of.ranks and not left}
 
+    def unreached(self, number: int) -> set[int]:
+        """Ranks of this generation that are gone, or have not answered for the limit."""
+        mesh, ranks = self._open, self._known(number).ranks
+        return {rank for uid, rank in ranks.items() if uid != mesh.uid and not mesh.reachable(uid)}
+
     def latest(self) -> Communicator | None:
         """The communicator of the generation at hand; None: it was dropped."""
         return None if self._latest is None else self._latest()

@@ -328,6 +328,8 @@ class Reporter:
     def on_wait(self, engine: Engine, seconds: float) -> None:
         """Called by the engine now and then in a long wait (holding the GIL)."""
         waiting = self.long_waits.go_on(engine, seconds)
+        if self.world.session.ended:
+            self.world.look_who_is_lost()
         # a verdict knows more: one may have left because another failed
         if not self.halted and (self.world.gone.left or self.world.renewing()):
             self.long_waits.look_who_left(engine, waiting, self._stranded)

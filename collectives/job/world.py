@@ -233,6 +233,14 @@ class World:
         """Ranks in `renew`, for which others wait in vain, and how many calls each had finished."""
         return {} if self.elastic is None else self.elastic.renewing(self.generation)
 
+    def look_who_is_lost(self) -> None:
+        """Rank 0 is lost to this rank, and would tell of others: in an elastic job the members' own connections do."""
+        if self.elastic is not None:
+            known = self.gone.lost.keys() | self.gone.left.keys()
+            if new := self.elastic.unreached(self.generation) - known:
+                lost = Lost(min(new), "it does not answer, or has ended, and rank 0 is lost, too", sorted(known | new))
+                self.elastic.reactor.soon(lambda: self.session.take(lost))
+
     # --- from the control plane (reactor's thread)
 
     def stop(self, fault: Fault) -> Account:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket
@@ -319,3 +321,28 @@ def test_a_generation_that_does_not_begin_in_time_blames_no_member(newcomers: in
             assert elastic._meet(now, time.monotonic() + 9, "rank 1", before, 4.0) == {"uid 3"}
     finally:
         elastic.reactor.close()
+
+
+def test_who_has_lost_rank_0_hears_of_others_by_the_members_connections() -> None:
+    """Rank 0 would tell.  A rank that a cable had cut off waited for a dead one until its call's limit, and all others,
+    in renew(), for that rank."""
+    over = threading.Event()
+
+    def waits(comm: hocket.Communicator) -> str:
+        world: Any = comm.world
+        if comm.rank != 1:
+            over.wait(20)
+            return ""
+        reactor = SimpleNamespace(soon=lambda call: call())
+        world.elastic = SimpleNamespace(unreached=lambda number: {2}, renewing=lambda number: {}, reactor=reactor)
+        try:
+            world.session._member.ended = "its host does not answer"
+            with pytest.raises(hocket.PeerLostError, match="rank 2 is gone.*rank 0 is lost, too") as error:
+                comm.recv(np.empty(1), 2, timeout=15)
+            assert error.value.ranks == (2,)
+            return "told"
+        finally:
+            world.elastic, world.session._member.ended = None, ""
+            over.set()
+
+    assert hocket.local_world(3).run(waits)[1] == "told"
