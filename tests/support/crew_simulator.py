@@ -25,9 +25,11 @@ PART = 1
 LATE, LONG, NEVER = 3, 11, 1 << 20
 """Seconds that who is late or stopped is: below the limit, above, for ever."""
 ROUNDS, END, MOST = 2, 120, 3000
-FAULTS = ("kill", "late", "long", "stop", "stopped long", "stopped", "leave", "new", "wrong", "loads long")
+VAIN = range(5000, 100_000)
+"""Seeds of worlds where a meeting may be in vain."""
+FAULTS = ("kill", "late", "long", "stop", "stopped long", "stopped", "leave", "new", "wrong", "loads long", "in vain")
 COST = {"late": LIMIT, "stop": LIMIT, "long": 2 * LIMIT, "stopped long": 2 * LIMIT, "stopped": 2 * LIMIT,
-        "loads long": GRACE}  # fmt: skip
+        "loads long": GRACE, "in vain": LIMIT}  # fmt: skip
 """Seconds that each may cost a healthy member in one call, beside a round that others end: the rest cost none."""
 FOR = {"late": LATE, "long": LONG, "stop": LATE, "stopped long": LONG, "stopped": NEVER}
 
@@ -57,6 +59,8 @@ class Generation:
         self.next: Generation | None = None
         self.ready = 0.0
         """When all have met."""
+        self.vain = 0.0
+        """Until then a meeting on which all agreed does not end."""
 
 
 class Person:
@@ -96,6 +100,8 @@ class World:
         self.newest = Generation(0, [*range(size)], [None] * size, [*range(size)])
         self.done: list[str] = []
         self.cost, self.had = 0, tuple[str, ...]()
+        self.vains, self.vain = False, False
+        """May a meeting be in vain?  Is the next one?"""
         for each in self.all:
             self._enter_generation(each, self.newest, False)
 
@@ -135,10 +141,10 @@ class World:
     def faulty(self) -> list[tuple[Any, ...]]:
         if not self.faults:
             return []
-        found: list[tuple[Any, ...]] = [(each, -1) for each in FAULTS[-3:]]
+        found: list[tuple[Any, ...]] = [(each, -1) for each in FAULTS[-4 : None if self.vains else -1]]
         for who in self.all:
             if who.alive and who.ended is None and self.now >= who.stopped:
-                found += [(each, who.uid) for each in FAULTS[:-3] if each != "leave" or who.waits is None]
+                found += [(each, who.uid) for each in FAULTS[:-4] if each != "leave" or who.waits is None]
         return found
 
     def do(self, choice: tuple[Any, ...]) -> None:
@@ -185,7 +191,7 @@ class World:
             yield from (who.since + self._grace(who), who.since + self._limit(who))
             yield from (since + HURRY for _, _, since in who.generation.renewing.values())
         elif who.waits is not None:
-            yield from (who.since + self._limit(who), self.newest.ready)
+            yield from (who.since + self._limit(who), self.newest.ready, self.newest.vain)
 
     def _grace(self, who: Person) -> float:
         return LIMIT if who.waits.patient else GRACE
@@ -351,6 +357,10 @@ class World:
             return
         if silent and 2 * len(stay) <= len(of.members):
             return
+        if self.vain:
+            self.vain, of.vain = False, self.now + LIMIT
+        if self.now < of.vain:
+            return
         new = [uid for uid in self.lobby if self._runs(self.all[uid])]
         silent_new, self.lobby = [self.all[uid] for uid in self.lobby if uid not in new], []
         previous = [of.members.index(uid) for uid in stay] + [None] * len(new)
@@ -468,12 +478,15 @@ class World:
         # Who wakes just as it is left out may be needed for more than half, if another one is gone: all meet once more.
         woken = "stop" in self.had and bool({"kill", "leave"} & {*self.had})
         self.cost = sum(COST.get(each, 0) for each in self.had) + (2 * few + woken) * LIMIT
-        if uid < 0:
+        if what == "in vain":
+            self.vain = True
+        elif uid < 0:
             who = Person(len(self.all), {"arrays": {}, "every": 5 if what == "wrong" else 4})
             who.healthy = what == "new"
             who.asked = self.now
             who.loads = LONG * (what == "loads long")
             self.all.append(who)
+        if uid < 0:
             return
         who = self.all[uid]
         who.healthy = False
@@ -518,6 +531,7 @@ class World:
 def simulate(code: Any, seed: int, size: int | None = None) -> None:
     dice = random.Random(seed)
     world = World(code, size or dice.randint(2, 4), dice.randint(0, 3))
+    world.vains = seed in VAIN
     while not world.over():
         choices = world.choices()
         faulty = world.faulty() if dice.random() < 0.08 else []

@@ -22,7 +22,7 @@ def test_no_order_of_two_members_and_one_fault_breaks_a_law() -> None:
 @pytest.mark.timeout(300)
 def test_no_schedule_breaks_a_law() -> None:
     """Seeds that break a law where a line is missing are among them, and the one of a million that waited longest."""
-    lines.must_hold(run, {*range(5000), 1_702_519, *(seed for *_, seed in LINES.values())})
+    lines.must_hold(run, {*range(4000), *range(5000, 6000), 1_702_519, *(seed for *_, seed in LINES.values())})
 
 
 @pytest.mark.more
