@@ -1,4 +1,4 @@
-"""Tests that run in workers: one inner run, in which one test passes, one fails, one dies, one hangs and one waits."""
+"""Tests that run in workers: one inner run, in which one test passes, one fails, one dies, one hangs and one is late."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ def test_hangs():
     while True:
         time.sleep(0.1)
 
+@pytest.mark.timeout(0.5)
+def test_waits():
+    time.sleep(60)
+
 def test_comes_after():
     pass
 
@@ -60,10 +64,11 @@ def test_what_fails_dies_or_hangs_is_named_and_the_rest_goes_on(tmp_path: Path) 
         [sys.executable, *words, "--rootdir", str(tmp_path), str(tmp_path)],
         capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env, cold=True,
     )  # fmt: skip
-    assert done.returncode == 1 and "3 failed, 4 passed" in done.stdout, done.stdout
+    assert done.returncode == 1 and "4 failed, 4 passed" in done.stdout, done.stdout
     assert re.search(r"test_dies: its worker ended with -9", done.stdout), done.stdout
     hung = done.stdout.partition("test_hangs: it hung")[2]
     assert "in test_hangs" in hung, "faulthandler tells where"
+    assert "Failed: Timeout (>0.5s) from pytest-timeout" in done.stdout
     assert "as it must" in done.stdout and "said before" in done.stdout and done.stdout.count("said before") == 1
     lines = json.loads((tmp_path / "record.json").read_text())["test_inner.py"]
     assert lines["test_passes"][2:] == [2, []]  # both use the fixture that started something

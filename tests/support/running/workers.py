@@ -206,6 +206,8 @@ def serve(session: pytest.Session, theirs: socket.socket, output: Any) -> NoRetu
     code = 1
     try:
         plugins = session.config.pluginmanager
+        writer = type(session.config.get_terminal_writer())
+        session.config.get_terminal_writer = lambda: writer(sys.stderr)  # pytest-timeout's, of what a test hung in
         for name in ("terminalreporter", "junitxml", "record"):
             if plugins.has_plugin(name):
                 plugins.unregister(name=name)
