@@ -302,6 +302,8 @@ class Meet:
             missing = session._ask(JOIN)
             log.warning("rank %d: of %d ranks, %s have not come yet", who.rank, who.size, missing)
             answer = session._wait(*answers, seconds=self.deadline - time.monotonic())
+            while isinstance(answer, Missing) and not answer.over:  # the answer to that question, which came late
+                answer = session._wait(*answers, seconds=self.deadline - time.monotonic())
         if not isinstance(answer, (Welcome, Refused)):
             session.look()
         if answer is None and not session.ended:

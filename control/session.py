@@ -28,6 +28,7 @@ from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, Error, PeerLostError, TimeoutError
 
 log = logging.getLogger("hocket.control")
+ANSWER = 1.0  # seconds that the coordinator has to say for whom it waits
 GOODBYE = 1.0  # seconds that leaving waits for the coordinator's answer
 LAST_OUT = 2.0  # seconds that rank 0, whose process holds the coordinator, waits for the others' goodbyes
 
@@ -152,7 +153,7 @@ class Session(ABC):
     def _ask(self, number: say.Number) -> list[int]:
         """Which ranks have not come to an exchange; [0], which should have told, if there is no answer."""
         self.send(say.Who(number))
-        answer = self._wait((say.Missing, number), seconds=1.0)
+        answer = self._wait((say.Missing, number), seconds=ANSWER)
         return [0] if answer is None else list(answer.ranks)
 
     def _loss(self, what: str) -> PeerLostError:

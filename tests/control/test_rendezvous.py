@@ -83,6 +83,26 @@ def test_a_rank_that_gave_up_may_come_again(start, unix):
         rank.hear("joined")
 
 
+def test_a_late_answer_about_who_is_missing_ends_no_meeting(unix, reactor, monkeypatch):
+    """The coordinator's host is busy for longer than its answer is waited for."""
+    monkeypatch.setattr(rendezvous, "STILL_WAITING", 0.2)
+    monkeypatch.setattr("hocket.control.session.ANSWER", 0.1)
+    met = []
+
+    def comes():
+        met.append(rendezvous.join(Identity(0, 2, "j", None), Where(unix), 5, reactor))
+
+    first = threading.Thread(target=comes)
+    first.start()
+    time.sleep(0.1)
+    reactor.soon(lambda: time.sleep(0.5))
+    first.join(1.0)  # it has the answer by now
+    last = rendezvous.join(Identity(1, 2, "j", None), Where(unix), 5)
+    first.join()
+    last.close()
+    met.pop().close()
+
+
 def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
     """It is there again before it counts as dead."""
     monkeypatch.setattr(coordinator, "AGAIN", 2.0)

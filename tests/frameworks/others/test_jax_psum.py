@@ -604,7 +604,7 @@ if way == "ended" and late:
     sys.exit()
 if way == "in a call":
     total(every)
-if way in ("sleeps", "patience sleeps") and late:
+if way in ("sleeps", "patience sleeps", "threads") and late:
     from jax._src import distributed
     while "came/0" not in str(distributed.global_state.client.key_value_dir_get("hocket/xla/")):
         time.sleep(0.1)
@@ -616,8 +616,6 @@ if way == "thread" and late:  # the main thread waits, and another one computes 
     sys.exit()
 if way == "threads":  # process 1 waits for a thread of 0 that can go on, and another one of 0 waits for 1
     pair, ends = every[:2], every[::2]
-    if late:
-        time.sleep(6)
     thread = threading.Thread(target=lambda: rank or total(pair))
     thread.start()
     try:
