@@ -25,7 +25,7 @@ row() {
                 $OTHERS/test_debug_server.py" ;;
         jax) wants="jax scikit-learn"; told="jax numpy"
             runs="$OTHERS/test_jax.py $OTHERS/test_jax_start.py $OTHERS/test_jax_failures.py" ;;
-        clusters) wants="ray[train] distributed flwr torch"; told="ray distributed flwr"
+        clusters) wants="ray[train] distributed flwr torch scikit-learn"; told="ray distributed flwr"
             runs="$OTHERS/test_ray.py $OTHERS/test_dask.py $OTHERS/test_flower.py" ;;
         trees) wants="lightgbm xgboost-cpu scikit-learn"; told="lightgbm xgboost-cpu numpy"
             runs="$OTHERS/test_lightgbm.py $OTHERS/test_xgboost.py" ;;
