@@ -1,4 +1,4 @@
-"""Tests that run in workers: one inner run, in which one test passes, one fails, one dies, one hangs and one is late."""
+"""Tests that run in workers: one inner run, where one test passes, one fails, one dies, one hangs, one is late."""
 
 from __future__ import annotations
 
