@@ -63,8 +63,9 @@ class Renewing:
         not.  If others are silent, more than half of the members must be here, or half with the grant of a store
         (`init(store=)` with `first`), so two parts of a job never both go on.  A loss meanwhile begins it again.
 
-        Raises TimeoutError (`missing`: who is there and has not called), PeerLostError (the others have gone on without
-        this rank), ArgumentError (the job is not elastic, or info is not JSON).  After a TimeoutError it may be called
+        Raises TimeoutError (`missing`: who is there and has not called; nobody, where all had called and the next
+        generation did not begin in time), PeerLostError (the others have gone on without this rank), ArgumentError (the
+        job is not elastic, or info is not JSON).  After a TimeoutError it may be called
         again.  Cost: 5 short messages a rank, then what `init` costs after the ranks have started.
 
         >>> import hocket

@@ -281,7 +281,7 @@ class Elastic:
         except PeerLostError as error:
             log.info("%s: while generation %d met: %s", who, now.number, error)
         except TimeoutError as error:
-            # Members were there just now: one that is silent since, and no slow one, is missed by the next agreement.
+            # All members have called.  One that is silent since is missed by the next agreement; a slow one is not.
             others = [seat.uid for rank, seat in enumerate(now.seats) if rank in error.missing and rank != now.rank]
             slow = new.intersection(others)
             if not new or time.monotonic() >= deadline:
@@ -338,7 +338,7 @@ def _why(now: Generation, before: Generation, rank: int) -> str:
 def _late(
     who: str, before: Generation, uids: list[str], timeout: float, called: Sequence[str] = (), agreed: bool = False
 ) -> TimeoutError:
-    """`uids`: for whom it waited."""
+    """`uids`: for whom it waited.  `agreed`: all had called, and the next generation did not begin."""
     missing = sorted(before.ranks[uid] for uid in uids if uid in before.ranks)
     new = sum(uid not in before.ranks for uid in uids)
     why = "too few members are there: least= of them are needed, and more than half where ranks do not answer"

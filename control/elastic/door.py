@@ -30,7 +30,7 @@ FIRST_WORD = 5.0
 FIRST_BYTES = 32 << 10
 """Bytes of that word."""
 MEETINGS = 4
-"""Generations that are kept."""
+"""Generations that met here, and are answered yet."""
 SILENT, PARKED = 256, 1024
 """Connections that have not said it, and that wait for a generation; the oldest gives way."""
 Take = Callable[[Connection, Hello], object]
@@ -57,7 +57,7 @@ class Door:
         self._reactor, self._own, self._arrived = reactor, own, arrived
         self._job = Hello(0, PEER, own.job).job
         self._takes: dict[str, Take] = {}
-        """The latest generations' that met here: who comes for one that is over hears that it is."""
+        """For the latest generations that met here: who comes for one that is over hears that it is."""
         self._parked: list[tuple[Connection, Hello]] = []
         self._silent: dict[Link, None] = {}
         """Oldest first."""

@@ -36,7 +36,7 @@ class MeetNext(Meet):
         assert rank is not None
         who = Identity(rank, len(generation.seats), mesh.job_of(generation), own.key, own.encrypt)
         super().__init__(who, None, timeout, mesh.reactor)
-        self.mesh, self.seats, self.first = mesh, generation.seats, generation.seats[0]
+        self.mesh, self.seats = mesh, generation.seats
         self._session: LinkSession | None = None
 
     def listen(self, links: Links) -> list[Listener]:
@@ -45,9 +45,9 @@ class MeetNext(Meet):
         return []
 
     def addresses(self) -> list[Address]:
-        if not self.mesh.reachable(self.first.uid):
+        if not self.mesh.reachable(self.seats[0].uid):
             raise PeerLostError(f"rank {self.who.rank}: rank 0 was lost while the ranks met", [0])
-        return [address_of(each) for each in self.first.addresses]
+        return [address_of(each) for each in self.seats[0].addresses]
 
     def session(self, sock: socket.socket) -> LinkSession:
         session = super().session(sock)
@@ -59,7 +59,7 @@ class MeetNext(Meet):
         assert self._session is not None
         self.control_ask(rank, seconds, look)
         failed = TransportError("rank 0 has no TCP address")
-        for address in map(address_of, self.first.addresses):
+        for address in map(address_of, self.seats[rank].addresses):
             if address[0] == "tcp":
                 try:
                     return self.reach(address, again(self._session.epoch), seconds, look)

@@ -1,8 +1,9 @@
 """A simulator of `training/crew/machine.py`: members of an elastic job, what they call, and what may go wrong.
 
 Members go through rounds: boundary, work, `present`, a sum.  They are killed, stopped (their process stands still), or
-late (their program does), they leave, and newcomers come: good ones, wrong ones, ones that load for long.  What
-`come`, `renew` and collective calls do is told here in their laws, not in messages: tests/control/protocol has these.
+late (their program does), they leave, and newcomers come: good ones, wrong ones, ones that load for long; a meeting
+on which all agreed may not begin in time.  What `come`, `renew` and collective calls do is told here in their laws, not
+in messages: tests/control/protocol has these.
 Time is virtual.  What is due at one moment happens in an order that is chosen: by a seed, or each in turn (`walk`).
 Broken names a law that does not hold.
 """

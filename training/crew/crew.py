@@ -130,8 +130,8 @@ class Crew:
 
         Newcomers are let in when nobody is late, or only who has been for `timeout`: that loses its place.  Raises
         MismatchError (two states of one position; on a newcomer alone, which leaves: its state is made otherwise),
-        TimeoutError (too few come), PeerLostError (the others have gone on without this rank; or nobody is left who
-        holds the state).
+        TimeoutError (too few come, or a generation did not begin, twice), PeerLostError (the others have gone on
+        without this rank; or nobody is left who holds the state).
         """
         self._state = state
         compares = self._verify > 0 and state.position % self._verify == 0

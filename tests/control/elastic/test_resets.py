@@ -193,6 +193,7 @@ def test_a_generation_meets_once_whatever_breaks_when(encrypts: bool, monkeypatc
     """A connection to rank 0 that broke between the welcome and the transports ended the meeting for all: they agreed
     on a generation anew, and where connections break all the time, on one after the other."""
     monkeypatch.setattr(sys.modules[__name__], "OWN", OWN._replace(encrypt=encrypts))
+    monkeypatch.setattr(sys.modules[__name__], "LOST_AFTER", 10.0)  # of a busy machine
     over, dice, breaks = threading.Event(), random.Random(1), [0]
 
     def meets(one: Mesh, generation: Generation) -> list[list[Any]]:
@@ -207,7 +208,6 @@ def test_a_generation_meets_once_whatever_breaks_when(encrypts: bool, monkeypatc
                     session.reactor.soon(lambda session=session: reset(session._link._sock))  # type: ignore[misc]
                     breaks[0] += 1
 
-    monkeypatch.setattr(sys.modules[__name__], "LOST_AFTER", 10.0)  # of a busy machine
     sessions: list[LinkSession] = []
     with job(3) as crowd, ThreadPoolExecutor() as pool:
         pool.submit(break_some)
