@@ -67,14 +67,21 @@ def renew(coordinator_address: str, num_processes: int, process_id: int, **given
 
     All arrays and compiled programs of before are gone.  Before the first `initialize` set
     jax.config.update("jax_enable_recoverability", True): else JAX's coordination service ends who is left.
+    Take another address than before: then the old service stays until all have met at the new one.  JAX ends a process
+    whose service goes while it leaves.
     """
+    state, before = distributed.global_state, None
+    if coordinator_address != state.coordinator_address:  # the others may still be leaving it
+        before, state.service = state.service, None
     with contextlib.suppress(Exception):  # of those that were lost
         jax.distributed.shutdown()
     clear_backends()
     jax.clear_caches()
-    state = distributed.global_state
     state.client = state.service = None
     initialize(coordinator_address, num_processes, process_id, **given)
+    if before is not None:
+        with contextlib.suppress(Exception):
+            before.shutdown()
 
 
 def _free_port() -> int:
