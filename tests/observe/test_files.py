@@ -27,6 +27,7 @@ from hocket.observe.findings import _calls, find
 from hocket.observe.merging import merge
 from hocket.observe.timeline import COUNT, Timeline, Track, in_line, slices
 from hocket.recording import NOBODY, Recorded, Ring
+from support.pace import pace
 from support.ring_traces import computed, good, recorded, ring
 
 
@@ -223,7 +224,7 @@ def test_half_a_million_slices_take_seconds(tmp_path: Path) -> None:
     began = time.process_time()
     write(str(path), rows)
     used = time.process_time() - began
-    assert used < 3
+    assert used < 3 * pace()
     assert len(read(str(path)).slices) == 500_000
 
 
@@ -234,7 +235,8 @@ def refused_soon(path: Path, why: str) -> None:
     began = time.process_time()
     with pytest.raises(ArgumentError, match=why):
         read(str(path))
-    assert time.process_time() - began < 4, "a few kB on the disk"
+    used = time.process_time() - began
+    assert used < 4 * pace(), "a few kB on the disk"
 
 
 def test_a_small_file_that_is_large_unpacked_costs_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +266,8 @@ def test_slices_and_counts_by_turns_are_read_in_time(tmp_path: Path) -> None:
     path.write_bytes(perfetto.header(whole) + turns)
     began = time.process_time()
     got = read(str(path))
-    assert time.process_time() - began < 2
+    used = time.process_time() - began
+    assert used < 2 * pace()
     assert (len(got.slices), len(got.counts)) == (len(whole.slices), n)
 
 
@@ -276,7 +279,8 @@ def test_as_many_names_as_calls_take_no_square_of_time() -> None:
     line = Timeline({0: "rank 0"}, [Track(0, "calls", False, "calls", "world")], [str(i) for i in range(n)], rows)
     began = time.process_time()
     calls = _calls(line)
-    assert time.process_time() - began < 2
+    used = time.process_time() - began
+    assert used < 2 * pace()
     assert len(calls) == n and {each.count for each in calls} == {1}
     assert {int(each.name): each.nbytes for each in calls} == dict(zip(range(n), range(n), strict=True))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,20 +87,34 @@ class Job:
         return popen(command, env=env, stdout=pipe, stderr=pipe, start_new_session=True, host=host, **text)
 
     def wait(self, seconds: float = 60.0) -> list[Ended]:
-        """Every rank's end; ranks still there after `seconds` are killed and the test fails."""
+        """Every rank's end; ranks still there after `seconds` are ended, tell where they are, and the test fails."""
         deadline = time.monotonic() + seconds
-        ends, late = [], []
-        for r, process in enumerate(self.processes):
+        ends: list[Ended] = []
+        late: list[int] = []
+        for process in self.processes:
             try:
                 out, err = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                late.append(r)
-                process.kill()
-                out, err = process.communicate()
+                if not late:
+                    late = self._abort()
+                out, err = self._end(process)
             ends.append(Ended(process.returncode, out, err))
         if late:
             raise AssertionError(f"ranks {late} did not end within {seconds} s: {ends}")
         return ends
+
+    def _abort(self) -> list[int]:
+        """Ranks that were still there; faulthandler tells where their threads are."""
+        late = [r for r, process in enumerate(self.processes) if process.poll() is None]
+        for r in late:
+            self.processes[r].send_signal(signal.SIGABRT)
+        return late
+
+    def _end(self, process: subprocess.Popen[str]) -> tuple[str, str]:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=2)
+        process.kill()
+        return process.communicate()
 
     def signal(self, rank: int, number: int) -> None:
         self.processes[rank].send_signal(number)

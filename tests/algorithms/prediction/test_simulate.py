@@ -30,6 +30,7 @@ from hocket.algorithms.language.registry import lopsided
 from hocket.algorithms.prediction.sharing import Sharing, Transfer
 from hocket.errors import ArgumentError, ScheduleError
 from support.cases import each
+from support.pace import pace
 
 ALL = [get(collective, name) for collective in CONTRACTS for name in names(collective)]
 N, A, B = 1 << 20, 20e-6, 125e6
@@ -268,7 +269,8 @@ def test_thousands_of_ranks(name: str) -> None:
     """10,000 take 3.8 s, 1.2 s and 0.3 s (`hocket simulate allreduce --size 10000`)."""
     start = time.process_time()
     found = simulate(get("allreduce", name), 2048, N, FLAT)
-    assert time.process_time() - start < 4
+    used = time.process_time() - start
+    assert used < 4 * pace()
     assert found.seconds > 22 * A
 
 
@@ -279,7 +281,8 @@ def test_what_would_take_too_long_is_refused() -> None:
         simulate(lame, 10_000, 1e6, FLAT)
     with pytest.raises(ArgumentError, match="take fewer ranks or bytes"):
         simulate(get("broadcast", "chain"), 1000, 1 << 30, FLAT, segment=1 << 18)
-    assert time.process_time() - start < 2
+    used = time.process_time() - start
+    assert used < 2 * pace()
 
 
 def test_so_many_rates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,9 @@ from torch_training import cases
 from support import jobs
 from support.worlds import path_to
 
+LIMIT = 400.0
+"""Seconds for all cases.  They take 30 alone on two cores, and five times that beside other tests on slow ones."""
+pytestmark = pytest.mark.timeout(LIMIT)
 CASES = {name: cases.CASES[name][0] for name in cases.order()}
 """Each case's number of ranks."""
 ALIKE = [
@@ -31,7 +34,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     arguments = ["torch_training", str(place), *chosen]
     source = f"import sys, torch._dynamo; sys.argv = {arguments!r}; import torch_training.__main__"
     with jobs.Job(max(CASES[name] for name in chosen), source, env=env) as job:
-        ends = job.wait(300)
+        ends = job.wait(LIMIT)
     found: dict[str, list[str]] = {name: [] for name in chosen}
     for rank, end in enumerate(ends):
         told = {name: wrong for name, wrong, _ in map(json.loads, end.out.splitlines())}
