@@ -13,6 +13,7 @@ import tempfile
 import time
 from glob import glob
 
+import Cython
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -120,8 +121,9 @@ EXTRA = os.environ.get("HOCKET_CFLAGS", "").split()
 DEBUG = any(flag.startswith(("-g", "-fsanitize")) for flag in EXTRA)
 STRIP = [] if DEBUG else ["-g0"], [] if DEBUG else ["-Wl,-s"]
 CORES = len(os.sched_getaffinity(0))
-# The last line of what Cython makes.
+# The last line of what Cython makes, and its folder: the C has calls of the NumPy whose declarations it was made from.
 END = b"#endif /* Py_PYTHON_H */\n"
+MADE = f"build/cython/{Cython.__version__}-{numpy.__version__}"
 
 
 class Build(build_ext):
@@ -254,7 +256,7 @@ setup(
         xla_library(),
         *cythonize(
             [extension(name) for name in EXTENSIONS],
-            build_dir="build/cython",
+            build_dir=MADE,
             include_path=["src"],
             language_level=3,
             compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True, "auto_pickle": False},

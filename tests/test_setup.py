@@ -112,3 +112,20 @@ def test_half_of_what_cython_makes_is_made_again(
     (made / "half.c").write_text("int x;\n#if")
     globals_of_setup["remove_halves"]()
     assert [path.name for path in made.iterdir()] == ["whole.c"]
+
+
+def test_what_cython_makes_is_kept_apart_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments of one checkout may have several, and the C calls what its NumPy declares."""
+    folders: list[str] = []
+
+    def keep(modules: Any, build_dir: str, **how: Any) -> Any:
+        folders.append(build_dir)
+        return modules
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(setuptools, "setup", lambda **arguments: None)
+    monkeypatch.setattr(Cython.Build, "cythonize", keep)
+    for version in ("2.4.6", "2.5.5"):
+        monkeypatch.setattr("numpy.__version__", version)
+        runpy.run_path("setup.py")
+    assert len({*folders}) == 2 and all(folder.startswith("build/cython/") for folder in folders), folders
