@@ -460,9 +460,9 @@ print(sorted(took)[2])
 
 
 def test_a_thread_that_keeps_the_gil_holds_up_no_sums() -> None:
-    """200 calls that took the GIL would each wait 20 ms for it."""
+    """200 calls that took the GIL would each wait 20 ms for it, 4 s in all."""
     for out, err in plain(2, lambda rank: {}, BUSY):
-        assert out and float(out) < 0.5, out + err
+        assert out and float(out) < 2, out + err
 
 
 def test_another_build() -> None:
