@@ -167,20 +167,25 @@ def test_a_message_that_others_overtake_ends_in_a_record_of_its_own() -> None:
 
 
 def test_rings_are_bounded_and_used_again() -> None:
+    """Who closes gives its rings back, though the communicators are still at hand: a fresh process has 64 for both."""
+    kept = []
+
     def many(comm: hocket.Communicator) -> tuple[int, int]:
-        made = [comm.dup() for _ in range(70)]
+        kept.extend(made := [comm.dup() for _ in range(70)])
         for each in made:
             each.allreduce(x)
         before = comm.recorder().recorded()
         for each in made:
             each.close()
-        del each
-        made.clear()
-        gc.collect()
         for _ in range(40):
             comm.dup().allreduce(x)
         return before.facts.refused, comm.recorder().recorded().facts.refused
 
+    recorder.forked()
+    for _ in range(70):
+        with hocket.local_world(1) as world:
+            kept.append(*world)
+            world.run(lambda comm: comm.allreduce(x))
     with hocket.local_world(2) as world:
         refused, after = world.run(many)[0]
     assert refused > 0 and after == refused, "64 rings are not enough, until they are free again"
