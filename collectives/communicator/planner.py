@@ -19,7 +19,7 @@ from hocket.algorithms.proof.rounding import Numbers, numbers
 from hocket.collectives.base.callsite import caller_site
 from hocket.collectives.calls import encodings, exact
 from hocket.collectives.calls.ask import Ask
-from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.call import Call, array_facts
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.setting import asked
@@ -144,9 +144,10 @@ class Planner:
         wire = call.wire
         text = call.words(how.name, algorithm.name if special else None, self.members.world_ranks) + where
         codec, dtype = (wire, call.model.dtype) if isinstance(wire, Codec) else (None, wire)
+        facts = {} if call.collective in ("barrier", "close") else array_facts(call.model)
         return About(
             call.collective, algorithm.name, text, caller_site(), dtype.code, wire.itemsize, call.carried,
-            zlib.crc32(agreed.encode()), codec,
+            zlib.crc32(agreed.encode()), codec, facts=facts,
         )  # fmt: skip
 
     def _met_plan(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> Plan:

@@ -111,8 +111,10 @@ class OwnRecorder:
 
     def call(self, plan: Plan, transports: str) -> int:
         """The number by which records name calls of this plan."""
-        return self.recorder.call(
-            plan.collective, plan.algorithm, transports, plan.text, plan.nbytes, plan.fingerprint, plan.site)
+        return self.recorder.call({
+            "text": plan.text, "collective": plan.collective, "algorithm": plan.algorithm, "transports": transports,
+            "bytes": plan.nbytes, "fingerprint": plan.fingerprint, "site": plan.site, **plan.facts,
+        })  # fmt: skip
 
     def put(
         self, kind: Kind, text: str = "", value: int = 0, peer: int = NOBODY, seq: int = 0, lane: int = NOBODY

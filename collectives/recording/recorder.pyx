@@ -147,13 +147,10 @@ cdef class Recorder:
         """The number of a text, of a mark say."""
         return self.line({"text": words[:200]}) if words else 0
 
-    def call(self, str collective, str algorithm, str transports, str text, nbytes, fingerprint, str site):
+    def call(self, dict facts):
         """The number of a kind of call.  When the table is nearly full, calls of one algorithm share a line."""
-        return self.line({
-            "text": text, "collective": collective, "algorithm": algorithm, "transports": transports,
-            "bytes": nbytes, "fingerprint": fingerprint, "site": site,
-        }) or self.line({"text": f"{collective}(...)", "collective": collective, "algorithm": algorithm,
-                         "transports": transports, "shared": True})
+        kept = {name: facts[name] for name in ("collective", "algorithm", "transports")}
+        return self.line(facts) or self.line({"text": f"{facts['collective']}(...)", **kept, "shared": True})
 
     def ring(self, dict about):
         """A ring for what `about` tells; None if all are in use, which is counted."""

@@ -58,6 +58,7 @@ def test_every_call_is_there_with_what_it_was() -> None:
         assert begun["seq"].tolist() == list(range(1, 102)) and ring.lost == 0 and ring.members == (0, 1)
         whats = [part.what(int(number)) for number in begun["what"]]
         assert [each.collective for each in whats] == ["allreduce"] * 100 + ["broadcast"]
+        assert {(each.dtype, each.shape, each.dest) for each in whats} == {("float64", (2,), None)}
         assert whats[0].text == "allreduce(float64[2], op='sum')" and "test_recorder.py:" in whats[0].site
         assert (np.diff(ring.records["ns"].astype(np.int64)) >= 0).all() and begun["bytes"].tolist()[0] == 16
 
