@@ -16,11 +16,9 @@ from functools import lru_cache, partial
 
 from hocket.algorithms.language.compose import beside, embed, then
 from hocket.algorithms.language.contract import CONTRACTS
-from hocket.algorithms.language.registry import Algorithm, Order, get, register, vouch
+from hocket.algorithms.language.registry import Algorithm, Groups, Order, get, register, vouch
 from hocket.algorithms.language.schedule import Schedule
 from hocket.errors import ArgumentError
-
-Groups = tuple[tuple[int, ...], ...]
 
 STAGES = {
     "allreduce": ("reduce", "allreduce", "broadcast"),
@@ -39,7 +37,7 @@ ROOTED_RING = "chain"
 class _Layout:
     """Where ranks, parts and chunks are."""
 
-    groups: Groups
+    groups: tuple[tuple[int, ...], ...]
     leaders: int
     blocks: bool
     cuts: int
@@ -69,7 +67,7 @@ class _Layout:
 
 def hierarchical(
     collective: str,
-    groups: Sequence[Sequence[int]],
+    groups: Groups,
     inner: str = "direct",
     outer: str = "ring",
     leaders: int | None = None,
@@ -79,7 +77,7 @@ def hierarchical(
     `inner` names a reduce and broadcast algorithm on one chunk, `outer` one of the collective itself; `leaders`
     of each group take part in the outer step (default: as many as the smallest group has ranks).
     """
-    hosts: Groups = tuple(tuple(group) for group in groups)
+    hosts = tuple(tuple(group) for group in groups)
     leaders = min(map(len, hosts), default=0) if leaders is None else leaders
     _check(collective, hosts, leaders)
     first, middle, last = STAGES[collective]
@@ -146,7 +144,14 @@ def example(collective: str) -> Algorithm:
         doc=f"Two hosts with half of the ranks each: {first} inside, {middle} between, {last} inside.\n\n"
         "Other groups: `hocket.algorithms.hierarchical(collective, groups)`.",
         period=lambda size: _halves(collective, size).period(size),
+        for_hosts=partial(_for_hosts, collective),
     )
+
+
+def _for_hosts(collective: str, hosts: Groups, far: bool) -> Algorithm:
+    """Between two hosts far from each other a step costs more than bytes: one does where sums are made."""
+    once = far and len(hosts) == 2 and collective == "allreduce"
+    return hierarchical(collective, hosts, outer="one_shot" if once else "ring")
 
 
 def _inside(layout: _Layout, algorithm: Algorithm, rank: int, root: int, rooted: bool) -> Schedule:

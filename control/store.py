@@ -50,7 +50,7 @@ class Store(Protocol):
         """The value, None if there is none (yet).  Does not wait."""
 
 
-class Here(NamedTuple):
+class Listening(NamedTuple):
     """Where rank 0 listens, if this rank is rank 0."""
 
     path: str
@@ -68,7 +68,7 @@ class MeetAtStore(Meet):
 
     patience = float("inf")  # a note may be old, so another key means: read again
 
-    def __init__(self, who: Identity, store: Store, here: Here, timeout: float, reactor: Reactor) -> None:
+    def __init__(self, who: Identity, store: Store, here: Listening, timeout: float, reactor: Reactor) -> None:
         own = secrets.token_bytes(32) if who.rank == 0 else None
         super().__init__(who._replace(job=secrets.token_hex(16), key=who.key or own), None, timeout, reactor)
         self.store, self.given = store, who.key
@@ -144,4 +144,3 @@ class MeetAtStore(Meet):
 
 def _address(kind: str, place: str, port: int = 0) -> Address:
     return ("unix", str(place)) if kind == "unix" else ("tcp", str(place), int(port))
-

@@ -179,7 +179,7 @@ def _clocks(timeline: Timeline) -> dict[int, tuple[object, float]]:
     return clocks
 
 
-class Way:
+class BothEnds:
     """All messages of one communicator from rank to rank, as the two ends have them."""
 
     def __init__(self) -> None:
@@ -239,9 +239,9 @@ def _began(rows: Rows) -> Floats:
     return began
 
 
-def ways(timeline: Timeline) -> dict[tuple[str, int, int], Way]:
+def ways(timeline: Timeline) -> dict[tuple[str, int, int], BothEnds]:
     """By communicator, sender and receiver."""
-    by_link: dict[tuple[str, int, int], Way] = defaultdict(Way)
+    by_link: dict[tuple[str, int, int], BothEnds] = defaultdict(BothEnds)
     for group in (Group.SENDS, Group.RECEIVES):
         rows = timeline.of(group)
         for track in np.unique(rows["track"]).tolist():
@@ -252,7 +252,7 @@ def ways(timeline: Timeline) -> dict[tuple[str, int, int], Way]:
     return dict(by_link)
 
 
-def received(messages: Mapping[tuple[str, int, int], Way]) -> dict[tuple[str, int, int], Steps]:
+def received(messages: Mapping[tuple[str, int, int], BothEnds]) -> dict[tuple[str, int, int], Steps]:
     """The receptions of each rank, where both ends are known, and who was the last to offer what ended at one moment.
 
     A sum takes the messages of all peers at once, so how long the others were under way is not known.
@@ -273,7 +273,7 @@ def received(messages: Mapping[tuple[str, int, int], Way]) -> dict[tuple[str, in
 
 
 def _waits(
-    timeline: Timeline, rows: Rows, group: str, messages: Mapping[tuple[str, int, int], Way]
+    timeline: Timeline, rows: Rows, group: str, messages: Mapping[tuple[str, int, int], BothEnds]
 ) -> list[tuple[float, Wait]]:
     """The waits of one track.  A wait is for the messages that were under way then: the first to end after it began;
     and when."""

@@ -67,6 +67,7 @@ class Calls:
     algorithm: str
     transports: str
     site: str
+    dtype: str
     count: int
     """On all ranks."""
     nbytes: int
@@ -217,7 +218,7 @@ def _calls(timeline: Timeline) -> list[Calls]:
     return sorted(listed, key=lambda calls: -calls.seconds)
 
 
-WORDS = ("collective", "algorithm", "transports", "site")
+WORDS = ("collective", "algorithm", "transports", "site", "dtype")
 
 
 def _links(timeline: Timeline, proof: Evidence) -> list[Direction]:

@@ -273,7 +273,7 @@ def _calls(byrank: Mapping[int, Recorded], names: list[str]) -> dict[str, dict[s
             if what.collective and what.text in wanted:
                 calls[what.text] = {
                     "collective": what.collective, "algorithm": what.algorithm, "transports": what.transports,
-                    "bytes": what.bytes, "site": what.site,
+                    "bytes": what.bytes, "site": what.site, "dtype": what.dtype,
                 }  # fmt: skip
     return calls
 

@@ -172,7 +172,7 @@ def taken(findings: Findings) -> Run:
         tail = max(leave for _, _, leave in some) - max(enter for _, enter, _ in some)
         calls, nbytes, segment = kinds.get(call, (None, 0.0, 0))
         algorithm = _algorithm(calls, members[call], hosts) if calls is not None else None
-        plain = calls is not None and "(float32[" in calls.name
+        plain = calls is not None and calls.dtype == "float32"
         rounds.append(Round(members[call], gaps, tail, algorithm, nbytes, segment, plain))
         left.update({rank: leave for rank, _, leave in some})
     return Run(rounds, _links(findings), max(left.values()) - first)

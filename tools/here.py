@@ -14,7 +14,7 @@ from hocket.tools.forking.ranks import Forked, ForkServer, fork_server
 from hocket.tools.rank import Rank, common, start
 
 
-class Here:
+class LocalRanks:
     """The ranks of this machine: `command` is their program, `ranks` their number.
 
     directory: the folder of their last words.  piped: their output comes to this process.

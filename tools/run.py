@@ -25,7 +25,7 @@ from hocket.errors import Error
 from hocket.system.machine import free_port
 from hocket.tools import elastic, tracing
 from hocket.tools.forking.ranks import ForkServer
-from hocket.tools.here import Here
+from hocket.tools.here import LocalRanks
 from hocket.tools.output import Screen, Source
 from hocket.tools.rank import Rank, environment
 from hocket.tools.remote.hosts import Host, begins, hosts
@@ -114,7 +114,7 @@ class Job:
     def _start_here(self) -> None:
         options = self.options
         secret, master = elastic.secret(options) or os.urandom(32).hex(), free_port()
-        here = Here(options.command, options.n, self.directory, self.piped, options.bind)
+        here = LocalRanks(options.command, options.n, self.directory, self.piped, options.bind)
 
         def begin(number: int, server: ForkServer | None = None, newcomer: bool = True) -> None:
             env = environment(number, options.n, f"unix:{self.meeting}", secret, master, here.words(number))

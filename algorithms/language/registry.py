@@ -7,7 +7,7 @@ package; `hocket.algorithms.proof.verify` then proves it for any size.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -17,6 +17,8 @@ from hocket.arguments import choices
 from hocket.errors import ArgumentError
 
 Order = Literal["rank", "any"]
+Groups = Sequence[Sequence[int]]
+"""Ranks by host."""
 
 
 def any_size(size: int) -> str | None:
@@ -72,6 +74,9 @@ class Algorithm:
     no walk over all ranks (proof/rounding.py)."""
     own: bool = field(default=False, init=False, repr=False)
     """Is it one of hocket's own, which its tests prove?  A copy that `dataclasses.replace` makes is not."""
+    for_hosts: Callable[[Groups, bool], Algorithm] | None = None
+    """The one for these ranks by host, and for hosts that are far from each other: this is an example of it, whose own
+    `steps` are for two hosts.  None: hosts do not matter."""
     library: str = ""
     """The library that carries it out, if any: `steps` is then only how the ranks meet before it."""
 
@@ -83,7 +88,7 @@ class Algorithm:
 
 _known: dict[tuple[str, str], Algorithm] = {}
 _unlisted: dict[tuple[str, str], Algorithm] = {}
-"""Examples of what is made for the hosts of a job: `get` has them, `names` has not, as nobody chooses them by size."""
+"""Examples of what is made for the hosts of a job: `get` has them, `names` only if it is asked for them."""
 Steps = TypeVar("Steps", bound=Callable[..., Schedule])
 
 
@@ -153,8 +158,7 @@ def get(collective: str, name: str) -> Algorithm:
         key = collective, name
         return _known[key] if key in _known else _unlisted[key]
     except (KeyError, TypeError):  # TypeError: what cannot be a key
-        others = (other for known, other in _unlisted if known == collective)
-        known = choices(name, (*names(collective), *others))
+        known = choices(name, names(collective, for_hosts=True))
         raise ArgumentError(f"no {collective} algorithm {name!r}; {known}") from None
 
 
@@ -164,10 +168,10 @@ def vouch(*algorithms: Algorithm) -> None:
         object.__setattr__(each, "own", True)
 
 
-def names(collective: str) -> tuple[str, ...]:
-    """The names registered for a collective, in order of registration."""
+def names(collective: str, for_hosts: bool = False) -> tuple[str, ...]:
+    """The names registered for a collective, in order of registration; then, if asked, of those made for hosts."""
     _check_collective(collective)
-    return tuple(name for known, name in _known if known == collective)
+    return tuple(name for known, name in (*_known, *(_unlisted if for_hosts else ())) if known == collective)
 
 
 def _ignore_root(steps: Callable[..., Schedule]) -> Callable[[int, int, int], Schedule]:

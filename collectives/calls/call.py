@@ -37,6 +37,11 @@ def in_words(code: int, nbytes: int) -> str:
     return f"{dtype} on a GPU" if code & ON_GPU else f"{nbytes} bytes of {dtype}"
 
 
+def array_facts(model: Buffer) -> dict[str, Any]:
+    """What records of a call tell of its array as data."""
+    return {"dtype": model.dtype.name, "shape": [*model.shape]}
+
+
 class Exact(NamedTuple):
     """The sums of a call are exact (calls/exact.py)."""
 

@@ -39,11 +39,11 @@ def choose(
     """
     ordered = not commutative and CONTRACTS[collective].reduces
     able = candidates(collective, layout, not ordered, libraries)
-    usual = table.usual(collective, nbytes, layout, able)
+    row = table.usual(collective, nbytes, layout, able)
     for why, scores in SCORES:
         seconds = {name: t for name, t in scores(tuning, collective, layout, nbytes).items() if name in able}
         if seconds:
             best = min(seconds, key=seconds.__getitem__)
-            best = usual if seconds.get(usual, math.inf) <= seconds[best] * SAME else best
+            best = row.name if seconds.get(row.name, math.inf) <= seconds[best] * SAME else best
             return Choice(best, why.format(layout.text), seconds[best])
-    return Choice(usual, "the built-in table" + ", for long links" * layout.long)
+    return Choice(row.name, f"the built-in table{', for long links' * layout.long}{row.words}")

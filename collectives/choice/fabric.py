@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from hocket.algorithms.hierarchical import STAGES, hierarchical
 from hocket.algorithms.language.registry import Algorithm, get, names
 from hocket.collectives.delegates.meeting import library
 
@@ -55,13 +54,12 @@ class Fabric(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def known(collective: str, name: str, layout: Fabric) -> Algorithm | None:
-    """The algorithm of that name if it runs on that layout; "hierarchical" is made for it."""
-    if name == "hierarchical":
-        shared = len(layout.groups) > 1 and max(layout.groups) > 1
-        return hierarchical(collective, layout.ranks) if shared and collective in STAGES else None
-    if name not in names(collective):
+    """The algorithm of that name if it runs on that layout; one for hosts is made for it."""
+    if name not in names(collective, for_hosts=True):
         return None
     algorithm = get(collective, name)
+    if algorithm.for_hosts is not None:
+        return algorithm.for_hosts(layout.ranks, False) if 1 < len(layout.groups) < layout.size else None
     return algorithm if algorithm.requires(layout.size) is None else None
 
 
@@ -69,6 +67,6 @@ def candidates(
     collective: str, layout: Fabric, commutative: bool = True, libraries: Sequence[str] = ()
 ) -> dict[str, Algorithm]:
     """Every algorithm that runs on that layout, and keeps rank order if it must; and those of `libraries`."""
-    named = {name: known(collective, name, layout) for name in (*names(collective), "hierarchical")}
+    named = {name: known(collective, name, layout) for name in names(collective, for_hosts=True)}
     named |= {name: library(collective, name) for name in libraries}
     return {name: each for name, each in named.items() if each is not None and (commutative or each.order == "rank")}

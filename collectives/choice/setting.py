@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from hocket.algorithms.hierarchical import STAGES
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.arguments import choices
@@ -17,7 +16,7 @@ from hocket.errors import ArgumentError
 def algorithms(collective: str) -> tuple[str, ...]:
     """The names that may be asked for."""
     declared.load()
-    return (*registry.names(collective), *(["hierarchical"] if collective in STAGES else []), *LIBRARIES)
+    return (*registry.names(collective, for_hosts=True), *LIBRARIES)
 
 
 def asked(setting: str | None, collective: str) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
+from hocket.arguments import human
 from hocket.collectives.choice.fabric import Fabric
 
 ANY = 1 << 62
@@ -31,12 +32,19 @@ class UpTo(NamedTuple):
     nbytes: int
     name: str
 
+    @property
+    def words(self) -> str:
+        """Text such as ", up to 4 ranks, up to 8 KiB"."""
+        ranks = f", up to {self.ranks} ranks" if self.ranks < ANY else ""
+        return ranks + (f", up to {human(self.nbytes)}" if self.nbytes < ANY else "")
+
 
 def _scan_rows(nbytes: int) -> tuple[UpTo, ...]:
     """Beyond `nbytes`, a chain is better for few ranks."""
     return UpTo(ANY, nbytes, "recursive_doubling"), UpTo(16, ANY, "linear"), UpTo(ANY, ANY, "recursive_doubling")
 
 
+BY_RANKS = UpTo(16, ANY, "direct"), UpTo(ANY, ANY, "pairwise")
 ROWS: dict[tuple[str, str], tuple[UpTo, ...]] = {
     ("allreduce", "a host"): (
         UpTo(2, 8 * KB, "one_shot"),
@@ -132,8 +140,11 @@ ROWS: dict[tuple[str, str], tuple[UpTo, ...]] = {
     ("gather", "hosts"): (UpTo(8, ANY, "direct"), UpTo(ANY, 64 * KB, "binomial"), UpTo(ANY, ANY, "direct")),
     ("scatter", "a host"): (UpTo(ANY, ANY, "direct"),),
     ("scatter", "hosts"): (UpTo(8, ANY, "direct"), UpTo(ANY, 64 * KB, "binomial"), UpTo(ANY, ANY, "direct")),
-    ("alltoall", "a host"): (UpTo(16, ANY, "direct"), UpTo(ANY, ANY, "pairwise")),
+    ("alltoall", "a host"): BY_RANKS,
     ("alltoall", "hosts"): (UpTo(ANY, 256, "bruck"), UpTo(ANY, ANY, "pairwise")),
+    # No rank knows how much the others send, so the bytes do not decide, and none may pass on what others sent.
+    ("alltoallv", "a host"): BY_RANKS,
+    ("alltoallv", "hosts"): BY_RANKS,
     ("scan", "a host"): _scan_rows(64 * KB),
     ("scan", "hosts"): _scan_rows(512 * KB),
     ("exscan", "a host"): _scan_rows(64 * KB),
@@ -141,12 +152,12 @@ ROWS: dict[tuple[str, str], tuple[UpTo, ...]] = {
 }
 
 
-def usual(collective: str, nbytes: int, layout: Fabric, able: Container[str]) -> str:
-    """The name of the algorithm to use, one of `able`.  `nbytes` is a rank's whole vector, all blocks together."""
+def usual(collective: str, nbytes: int, layout: Fabric, able: Container[str]) -> UpTo:
+    """The row of the algorithm to use, one of `able`.  `nbytes` is a rank's whole vector, all blocks together."""
     if "hierarchical" in able and nbytes >= HIERARCHICAL_FROM:
-        return "hierarchical"
+        return UpTo(ANY, ANY, "hierarchical")
     one = len(layout.groups) == 1
     rows = ROWS[collective, "a host" if one else "hosts"]
     rows = ROWS.get((collective, layout.inside if one else layout.across), ()) + rows
     measure = nbytes // layout.size if collective == "alltoall" else nbytes
-    return next(row.name for row in rows if layout.size <= row.ranks and measure <= row.nbytes and row.name in able)
+    return next(row for row in rows if layout.size <= row.ranks and measure <= row.nbytes and row.name in able)

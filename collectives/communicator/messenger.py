@@ -7,7 +7,7 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -17,7 +17,7 @@ from hocket.collectives.arrays.buffers import Buffer, describe, overlap
 from hocket.collectives.base.callsite import caller_site
 from hocket.collectives.base.groups import open_group, outside_group
 from hocket.collectives.calls.ask import Ask, checked
-from hocket.collectives.calls.call import IS_PACKED, ON_GPU, Call
+from hocket.collectives.calls.call import IS_PACKED, ON_GPU, Call, array_facts
 from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.packed_messages import Packed
 from hocket.collectives.calls.shapes import writable
@@ -27,7 +27,7 @@ from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import InHost, Queue, Weighs
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.members.members import Members
-from hocket.collectives.plans.instr import IN, OUT, About, Instr
+from hocket.collectives.plans.instr import IN, NO_FACTS, OUT, About, Instr
 from hocket.collectives.plans.plan import Plan
 from hocket.collectives.quick.short_messages import ShortMessages
 from hocket.collectives.waiting.queued import Queued
@@ -241,7 +241,7 @@ class Messenger:
         if plan is None:
             plan = _plan_of("probe", f"probe({self._from(source)})", [
                 Instr("probe", self._peers(source), src=[(IN, 0, src.nbytes)], dst=[(OUT, 0, dst.nbytes)])
-            ], dst)  # fmt: skip
+            ], dst, facts=self._ends(source=source))  # fmt: skip
             self.planner.connect(queue, plan, self.members.timeout, tag)
             queue.keep(key, plan)
         call = Call("message", src, dst, 0, result=answer)
@@ -292,6 +292,10 @@ class Messenger:
         """A member's rank in the job, as texts have it."""
         return "PROC_NULL" if rank == PROC_NULL else str(self.members.world_ranks[rank])
 
+    def _ends(self, **peers: int | None) -> dict[str, int]:
+        """The ends of a message that are members, as records have them."""
+        return {name: self.members.world_ranks[r] for name, r in peers.items() if r is not None and r >= 0}
+
     def _plan(
         self, dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None, model: Buffer,
         weighs: Weighs = (), there: bool = False,
@@ -307,14 +311,17 @@ class Messenger:
             ends.append(self._from(source))
         if self.members.within:
             ends.append(f"within {self.members.within}")
+        facts = array_facts(model) | self._ends(dest=dest, source=source)
         verb = "recv" if dest is None else "send" if source is None else "sendrecv"
         what = f"{model.dtype.name}{list(model.shape)}{' on a GPU' if there else ''}"
-        return _plan_of(verb, f"{verb}({what}, {', '.join(ends)})", step, model, weighs)
+        return _plan_of(verb, f"{verb}({what}, {', '.join(ends)})", step, model, weighs, facts)
 
 
-def _plan_of(verb: str, text: str, step: list[Any], model: Buffer, weighs: Weighs = ()) -> Plan:
+def _plan_of(
+    verb: str, text: str, step: list[Any], model: Buffer, weighs: Weighs = (), facts: Mapping[str, Any] = NO_FACTS
+) -> Plan:
     dtype = model.dtype
-    about = About(verb, "message", text, caller_site(), dtype.code, dtype.itemsize, model.nbytes)
+    about = About(verb, "message", text, caller_site(), dtype.code, dtype.itemsize, model.nbytes, facts=facts)
     return Plan([step], about, weighs=weighs)
 
 

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from hocket.algorithms.hierarchical import hierarchical
 from hocket.algorithms.language import registry
 from hocket.algorithms.language.registry import Algorithm
 from hocket.algorithms.language.relays import relays
@@ -19,8 +18,9 @@ from hocket.algorithms.proof.rounding import Numbers, numbers
 from hocket.collectives.base.callsite import caller_site
 from hocket.collectives.calls import encodings, exact
 from hocket.collectives.calls.ask import Ask
-from hocket.collectives.calls.call import Call
+from hocket.collectives.calls.call import Call, array_facts
 from hocket.collectives.calls.ops import Resolved
+from hocket.collectives.choice import table
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.setting import asked
 from hocket.collectives.delegates import mpi, nccl
@@ -54,6 +54,8 @@ NO_OP = Resolved("", -1)
 EMPTY = ChunkLayout([0], lambda chunk: (OUT, 0), lambda chunk: (OUT, 0))
 """A meeting's layout: every rank has and wants nothing."""
 DONE = CODES["done"]
+REFUSALS = {"mpi": mpi.refusal, "nccl": nccl.refusal}
+"""Why a library cannot carry out a call, by its name; None: it can."""
 PACKED_MORE = 256
 """Bytes that a short packed message may be longer than its memory."""
 
@@ -144,9 +146,10 @@ class Planner:
         wire = call.wire
         text = call.words(how.name, algorithm.name if special else None, self.members.world_ranks) + where
         codec, dtype = (wire, call.model.dtype) if isinstance(wire, Codec) else (None, wire)
+        facts = {} if call.collective in ("barrier", "close") else array_facts(call.model)
         return About(
             call.collective, algorithm.name, text, caller_site(), dtype.code, wire.itemsize, call.carried,
-            zlib.crc32(agreed.encode()), codec,
+            zlib.crc32(agreed.encode()), codec, facts=facts,
         )  # fmt: skip
 
     def _met_plan(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> Plan:
@@ -236,9 +239,9 @@ class Planner:
     def _usual(self, queue: Queue, call: Call, how: Resolved, commutative: bool) -> str:
         """The choice where nobody asked for another."""
         if call.private:
-            return "direct" if self.size <= 16 else "pairwise"
+            return table.usual("alltoallv", 0, queue.layout, registry.names("alltoall")).name
         nbytes = call.on_wire(call.count)
-        libraries = mpi.offered(self.world.mpi, self.world.mpi_everywhere, call, how) if not call.codec else ()
+        libraries = mpi.offered(self.world, call, how) if not call.codec else ()
         what = call.contract.collective
         layout = queue.layout.short if _loses(call) else queue.layout  # its bits depend on the algorithm
         name = choose(self.members.tuning, what, nbytes, layout, commutative, libraries).name
@@ -247,29 +250,21 @@ class Planner:
     def _named(self, queue: Queue, call: Call, how: Resolved, name: str) -> Algorithm:
         collective = call.contract.collective
         if name not in LIBRARIES:
-            if name != "hierarchical":
-                return registry.get(collective, name)
-            once = queue.layout.long and len(queue.groups) == 2 and collective == "allreduce" and not _loses(call)
-            return hierarchical(collective, queue.groups, outer="one_shot" if once else "ring")
-        why = self._refusal(name, queue, call, how)
+            algorithm = registry.get(collective, name)
+            far = queue.layout.long and not _loses(call)
+            return algorithm if algorithm.for_hosts is None else algorithm.for_hosts(queue.groups, far)
+        why = REFUSALS[name](self.world, queue.context is not None, call, how)
         if why:
             raise ArgumentError(f"{call.collective} algorithm {name!r} cannot be used here: {why}")
         return library(collective, name)
-
-    def _refusal(self, name: str, queue: Queue, call: Call, how: Resolved) -> str | None:
-        """Why this library cannot carry out the call."""
-        if name == "nccl":
-            return nccl.refusal(self.world.config, queue.context is not None, call, how)
-        return mpi.refusal(self.world.mpi, call, how)
 
     def _stays_ours(self, name: str, queue: Queue, call: Call, how: Resolved) -> bool:
         """Is this call none of a library's, where the setting names one?
 
         A close has a time limit, which MPI's waits have not; libraries carry elements as they are, and lack some ops.
         """
-        known = name == "nccl" or self.world.mpi is not None
-        lacks = known and self._refusal(name, queue, call, how) is not None
-        return self.size == 1 or call.collective == "close" or bool(call.codec) or lacks
+        why = REFUSALS[name](self.world, queue.context is not None, call, how)
+        return self.size == 1 or call.collective == "close" or bool(call.codec) or why not in (None, mpi.NO_JOB)
 
     def _lacks_lengths(self, call: Call, algorithm: Algorithm) -> bool:
         """Would `algorithm` need the lengths of blocks that this rank has not been told?"""

@@ -20,11 +20,11 @@ SAME = {"allreduce": "Allreduce", "scan": "Scan", "exscan": "Exscan", "reduce": 
 """Collectives of vectors: one count."""
 
 
-def refusal(job: Any, call: Call, how: Resolved) -> str | None:
-    """Why MPI cannot carry out this call; None if it can.  The same on all ranks.  `job`: the MpiJob, if it is one."""
+def refusal(world: Any, on_gpu: bool, call: Call, how: Resolved) -> str | None:
+    """Why MPI cannot carry out this call; None if it can.  The same on all ranks."""
     if call.exact is not None:
         return EXACT
-    if job is None:
+    if world.mpi is None:
         return NO_JOB
     if how.user is not None or how.expression is not None:
         return "MPI cannot call a function or an expression as op; leave the choice of the algorithm to hocket"
@@ -34,12 +34,12 @@ def refusal(job: Any, call: Call, how: Resolved) -> str | None:
     return reduction.why or None
 
 
-def offered(job: Any, everywhere: bool, call: Call, how: Resolved) -> tuple[str, ...]:
+def offered(world: Any, call: Call, how: Resolved) -> tuple[str, ...]:
     """The libraries among which a call may choose by itself.
 
     None where only some threads may call MPI: our choice must not make an allowed call fail.
     """
-    return ("mpi",) if everywhere and refusal(job, call, how) is None else ()
+    return ("mpi",) if world.mpi_everywhere and refusal(world, False, call, how) is None else ()
 
 
 def library_call(job: Any, comm: Any, call: Call, how: Resolved, rank: int, size: int) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hocket.collectives.base.config import Config
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
 from hocket.collectives.delegates.mpi import EXACT, op_of
@@ -39,7 +38,7 @@ FUNCTIONS = {
 """The last three came with NCCL 2.28."""
 
 
-def refusal(config: Config, on_gpu: bool, call: Call, how: Resolved) -> str | None:
+def refusal(world: Any, on_gpu: bool, call: Call, how: Resolved) -> str | None:
     """Why NCCL cannot carry out this call; None if it can.  The same on all ranks."""
     dtype = call.model.dtype.name
     if call.exact is not None:
@@ -48,7 +47,7 @@ def refusal(config: Config, on_gpu: bool, call: Call, how: Resolved) -> str | No
         return f"NCCL cannot call a function or an expression as op; {INSTEAD}"
     if not on_gpu:
         return ON_HOST
-    if config.encrypt and "nccl" not in config.plain.split(","):
+    if world.config.encrypt and "nccl" not in world.config.plain.split(","):
         return encryption.refused("nccl")
     if call.collective not in FUNCTIONS:
         return f"NCCL has no {call.collective}; {INSTEAD}"

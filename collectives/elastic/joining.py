@@ -52,7 +52,7 @@ def notice_of(join: Any, settings: Config, auth: str, timeout: float) -> Any:
     return notice(Own("", way.key, settings.encrypt, ()), way.addresses(), timeout)
 
 
-class Way(NamedTuple):
+class Entrance(NamedTuple):
     """A process's way to a job."""
 
     addresses: Callable[[], list[Address]]
@@ -60,16 +60,16 @@ class Way(NamedTuple):
     store: Any
 
 
-def _way(join: Any, settings: Config, auth: str) -> Way:
+def _way(join: Any, settings: Config, auth: str) -> Entrance:
     """`join`: addresses ("tcp:host:port", with commas between), a store in which the members have written theirs, or
     "folder:/path", a FolderStore.
     """
     if isinstance(join, str) and join.startswith("folder:"):
         join = FolderStore(join.removeprefix("folder:"))
     if not isinstance(join, str):
-        return Way(lambda: written(join), settings.secret or noted(join), join)
+        return Entrance(lambda: written(join), settings.secret or noted(join), join)
     addresses = [address for text in join.split(",") for address in addresses_of(text)]
-    return Way(lambda: addresses, _key(addresses, settings, auth), None)
+    return Entrance(lambda: addresses, _key(addresses, settings, auth), None)
 
 
 def _key(addresses: list[Address], settings: Config, auth: str) -> bytes | None:

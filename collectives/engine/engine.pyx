@@ -75,10 +75,13 @@ cdef class Engine:
         self.plans = {}
 
     def record(self, Writer writer):
-        """Record its calls here; None: nowhere."""
-        self.writer = writer
+        """Record its calls here; None: nowhere, and its ring is given back."""
         self.core.record = NULL if writer is None else &writer.writer
         self.core.trace = self.core.record if writer is not None and writer.writer.traces else NULL
+        if writer is not None:
+            self.writer = writer
+        elif self.writer is not None:   # which stays: another thread may still write
+            self.writer.give_back()
 
     def sleep_soon(self):
         """From now on its waits neither spin nor yield for long, but sleep: they are long, and others need the core.

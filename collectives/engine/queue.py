@@ -306,6 +306,8 @@ class Queue:
             _pinned.append(self)
             return
         self.let_go()
+        if self.recorder is not None:
+            self.recorder.leave(self)
         for channels in self.channels.values():
             channels.close()
         failed_in_mpi = self.library is not None and self.engine.failed

@@ -17,7 +17,7 @@ from hocket.control.reactor import Reactor
 from hocket.control.rendezvous import Identity, Where, join
 from hocket.control.secret import MAKE_ONE
 from hocket.control.session import LinkSession
-from hocket.control.store import Here, MeetAtStore, Store
+from hocket.control.store import Listening, MeetAtStore, Store
 from hocket.errors import ArgumentError, TransportError
 
 log = logging.getLogger("hocket")
@@ -87,7 +87,7 @@ def _meet_at(
 
     def meet(reactor: Reactor) -> tuple[LinkSession, str]:
         path = meeting_path(os.environ, secrets.token_hex(16))
-        here = Here(path, settings.iface or own_address(), settings.ports)
+        here = Listening(path, settings.iface or own_address(), settings.ports)
         met = MeetAtStore(Identity(rank, size, "", settings.secret, settings.encrypt), store, here, wait, reactor)
         session = met.meet()
         return session, met.who.job

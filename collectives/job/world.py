@@ -285,7 +285,7 @@ class World:
                 return
             self.closed = True
         self.say_goodbye()
-        self._close_transports()
+        self._close_own()
         if self.mpi is not None:
             self.mpi.close(clean=not self.gone.lost)
         if self.elastic is not None:
@@ -302,15 +302,17 @@ class World:
         with self.lock:
             self.closed = True
         self.session.abandon()
-        self._close_transports()
+        self._close_own()
         with _opening:
             _open.discard(self)
 
-    def _close_transports(self) -> None:
+    def _close_own(self) -> None:
         transports = list(self.transports.values())  # one may be added now (opener.py)
         shared.closed(shared.window_of(transports))
         for transport in transports:
             transport.close()
+        if self.recorder is not None:
+            self.recorder.close()
 
 
 def noted(message: Verdict | Lost | Left) -> tuple[Kind, str, int]:

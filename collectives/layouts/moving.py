@@ -49,7 +49,7 @@ class Kinds(NamedTuple):
     """The codec of its messages between hosts."""
 
 
-class Message:
+class Parcel:
     """Parts of arrays that travel together, or one that travels `straight`, from memory to memory."""
 
     __slots__ = ("form", "moves", "nbytes", "straight", "table")
@@ -65,7 +65,7 @@ def block_of(room: int, size: int) -> int:
     return max(LEAST, min(MOST, room // (2 * UNDER_WAY * max(1, size - 1))))
 
 
-def messages(moves: Sequence[Move], kinds: Sequence[Kinds], block: int, far: bool = False) -> Iterator[Message]:
+def messages(moves: Sequence[Move], kinds: Sequence[Kinds], block: int, far: bool = False) -> Iterator[Parcel]:
     """The messages of one pair: the same at both ends.  `far`: they are on two hosts."""
     waiting: list[Move] = []
     held = 0
@@ -75,17 +75,17 @@ def messages(moves: Sequence[Move], kinds: Sequence[Kinds], block: int, far: boo
         whole = contiguous(move.box, move.source.box) and contiguous(move.box, move.target.box)
         if nbytes < ALONE:
             if held + nbytes > block:
-                yield Message(tuple(waiting), held, False)
+                yield Parcel(tuple(waiting), held, False)
                 waiting, held = [], 0
             waiting.append(move)
             held += nbytes
         elif whole and kind.have == kind.want and form is None:
-            yield Message((move,), nbytes, True)
+            yield Parcel((move,), nbytes, True)
         else:
             for box in _blocks(move.box, kind.want.itemsize, block):
-                yield Message((move._replace(box=box),), count(box) * kind.want.itemsize, False, form)
+                yield Parcel((move._replace(box=box),), count(box) * kind.want.itemsize, False, form)
     if waiting:
-        yield Message(tuple(waiting), held, False)
+        yield Parcel(tuple(waiting), held, False)
 
 
 def _blocks(box: Box, itemsize: int, block: int) -> Iterator[Box]:
@@ -99,7 +99,7 @@ def _blocks(box: Box, itemsize: int, block: int) -> Iterator[Box]:
         yield from _blocks((*box[:axis], piece, *box[axis + 1 :]), itemsize, block)
 
 
-class Stage(NamedTuple):
+class StageShare(NamedTuple):
     """One rank's part of a stage of the plan."""
 
     meet: bool
@@ -109,8 +109,8 @@ class Stage(NamedTuple):
     copies: Sequence[Table]
     """The others, in steps."""
     pulls: Sequence[Pull]
-    gets: dict[int, list[Message]]
-    gives: dict[int, list[Message]]
+    gets: dict[int, list[Parcel]]
+    gives: dict[int, list[Parcel]]
 
 
 class Damaged(NamedTuple):
@@ -161,7 +161,7 @@ class Arrays:
         """A move from one of these arrays to another."""
         self.into(move)[...] = self.part(move)
 
-    def pack(self, message: Message, block: Words) -> None:
+    def pack(self, message: Parcel, block: Words) -> None:
         """Put its parts into a block."""
         if any(map(self.converts, message.moves)):
             for move, piece in self._pieces(message, block):
@@ -172,14 +172,14 @@ class Arrays:
             message.table[:, 1] -= block.ctypes.data
         copy(message.table, 0, block.ctypes.data)
 
-    def unpack(self, message: Message, block: Words) -> None:
+    def unpack(self, message: Parcel, block: Words) -> None:
         """Take its parts out of a block."""
         if message.table is None:
             message.table = table([(piece, self.into(move)) for move, piece in self._pieces(message, block)])
             message.table[:, 0] -= block.ctypes.data
         copy(message.table, block.ctypes.data, 0)
 
-    def _pieces(self, message: Message, block: Words) -> Iterator[tuple[Move, Words]]:
+    def _pieces(self, message: Parcel, block: Words) -> Iterator[tuple[Move, Words]]:
         """The parts of a message that goes through a block."""
         at = 0
         for move in message.moves:
@@ -215,7 +215,7 @@ class Mover:
         self._reach, self._addresses = reach, addresses
         self.stages = [self._stage([m for m in moves if m.when == when]) for when in (FETCH, HAND_ON)]
 
-    def _stage(self, moves: Sequence[Move]) -> Stage:
+    def _stage(self, moves: Sequence[Move]) -> StageShare:
         me = self.comm.rank
         pulled: dict[int, list[Rows]] = {}
         gets, gives, own = [], [], []
@@ -242,7 +242,7 @@ class Mover:
         converts = [move for move in own if self.arrays.converts(move)]
         plain = [(self.arrays.part(move), self.arrays.into(move)) for move in own if not self.arrays.converts(move)]
         given = self._by_peer(gives, lambda m: m.target.rank)
-        return Stage(meet, converts, list(steps(plain, STEP)), pulls, gotten, given)
+        return StageShare(meet, converts, list(steps(plain, STEP)), pulls, gotten, given)
 
     def _pulled(self, move: Move) -> tuple[tuple[int, Box], tuple[int, Box]] | None:
         """The addresses and boxes of a move that is pulled, as all ranks know it; None: it is not."""
@@ -258,7 +258,7 @@ class Mover:
             return None
         return (there, move.source.box), (here, move.target.box)
 
-    def _by_peer(self, moves: Sequence[Move], peer: Callable[[Move], int]) -> dict[int, list[Message]]:
+    def _by_peer(self, moves: Sequence[Move], peer: Callable[[Move], int]) -> dict[int, list[Parcel]]:
         """The messages with each peer; those with the next rank come first, so that not all turn to one."""
         size, me = self.comm.size, self.comm.rank
         here = next(host for host in self.comm.membership.hosts if me in host)
@@ -273,8 +273,8 @@ class Mover:
         damaged: list[Damaged] = []
         for stage in self.stages:
             how = self.arrays, timeout, damaged if self.check else None
-            ways = [Way(self.comm, peer, some, True, *how) for peer, some in stage.gets.items()]
-            ways += [Way(self.comm, peer, some, False, *how) for peer, some in stage.gives.items()]
+            ways = [Flow(self.comm, peer, some, True, *how) for peer, some in stage.gets.items()]
+            ways += [Flow(self.comm, peer, some, False, *how) for peer, some in stage.gives.items()]
             if stage.meet:
                 self.comm.barrier(timeout=timeout)  # what neighbours hold is what they want to give
             for step in self._copies(stage):
@@ -286,7 +286,7 @@ class Mover:
                 self.comm.barrier(timeout=timeout)  # from here on they may change it
         return damaged
 
-    def _copies(self, stage: Stage) -> Iterator[Callable[[], None]]:
+    def _copies(self, stage: StageShare) -> Iterator[Callable[[], None]]:
         """The copies that this rank makes itself, in steps."""
         for pull in stage.pulls:
             yield from (partial(pull.run, number) for number in range(len(pull.calls)))
@@ -297,7 +297,7 @@ class Mover:
 class _Flight(NamedTuple):
     """A message that is under way: where its bytes are, and the works that carry it."""
 
-    message: Message
+    message: Parcel
     data: Words
     block: Words | None
     """The memory that is to be given back."""
@@ -310,11 +310,11 @@ class _Flight(NamedTuple):
     """The packed bytes."""
 
 
-class Way:
+class Flow:
     """One direction between this rank and a peer: its messages, one after the other, some of them under way."""
 
     def __init__(
-        self, comm: Comm, peer: int, messages: Sequence[Message], comes: bool, arrays: Arrays,
+        self, comm: Comm, peer: int, messages: Sequence[Parcel], comes: bool, arrays: Arrays,
         timeout: float | None, damaged: list[Damaged] | None,
     ) -> None:  # fmt: skip
         """`damaged`: where to put what has other bits at its end; None: digests do not travel."""
@@ -350,7 +350,7 @@ class Way:
         while len(self.flights) < UNDER_WAY and (message := next(self._ahead, None)) is not None:
             self.flights.append(self._begin(message))
 
-    def _begin(self, message: Message) -> _Flight:
+    def _begin(self, message: Parcel) -> _Flight:
         block, straight = None, None
         if len(message.moves) == 1:  # what follows each other on this side alone needs no block here
             straight = self.arrays.straight(message.moves[0], self.comes)
@@ -383,14 +383,14 @@ def _words(data: Words, form: Codec) -> Words:
     return data.view(f"u{form.itemsize}")
 
 
-def _bounded(length: Words, message: Message, peer: int) -> int:
+def _bounded(length: Words, message: Parcel, peer: int) -> int:
     """The length that a peer has told.  TransportError: no codec makes so many bytes of these."""
     if not 0 <= length[0] <= message.nbytes + message.nbytes // 100 + 16:
         raise TransportError(f"rank {peer} announces {length[0]} bytes for a part of {message.nbytes}")
     return int(length[0])
 
 
-def drain(ways: Sequence[Way]) -> None:
+def drain(ways: Sequence[Flow]) -> None:
     """Carry all their messages."""
     while busy := [way for way in ways if way.flights]:
         at = wait_any([way.flights[0].works[-1] for way in busy])

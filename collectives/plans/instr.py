@@ -5,9 +5,10 @@ lower.py makes them, plan.pyx packs them for the engine.  Must not know: channel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from hocket.algorithms.proof.rounding import Numbers
 from hocket.kernels.codecs import Codec
@@ -15,6 +16,7 @@ from hocket.kernels.dtypes import DType
 
 IN, OUT, SCRATCH, BEFORE, AFTER, OWNED_BEFORE, OWNED_AFTER = range(7)
 """Spaces: the caller's arrays, the plan's own memory, and residuals, of x and of the sums that this rank encodes."""
+NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 ALIGN = 64
 """Scratch and the cuts of long vectors fall on cache lines."""
 
@@ -143,6 +145,8 @@ class About(NamedTuple):
     """The codec of the encoded instructions."""
     packing: Codec | None = None
     """The codec by which messages are shorter than the memory that they are of."""
+    facts: Mapping[str, Any] = NO_FACTS
+    """What records of the call tell as data: dtype and shape of its array; of messages dest and source, world ranks."""
 
 
 @dataclass

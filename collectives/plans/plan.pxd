@@ -81,6 +81,7 @@ cdef class Plan:
     cdef readonly uint32_t fingerprint
     cdef readonly str collective, algorithm
     cdef readonly str text          # the call, for people: allreduce(float32[1024], op='sum')
+    cdef readonly object facts      # what of the text its records tell as data
     cdef readonly str site          # where the user first made it: train.py:7 in main
     cdef readonly frozenset peers
     cdef readonly int traffic       # HK_ONE_WAY and so on (channel.h) ...

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from typing import Any
 
 from hocket.collectives.plans.instr import About, Instr
@@ -21,6 +22,7 @@ class Plan:
     collective: str
     algorithm: str
     text: str
+    facts: Mapping[str, Any]
     site: str
     peers: frozenset[int]
     small: bool

@@ -63,6 +63,7 @@ cdef class Plan:
         self.nsteps, self.ninstrs = len(steps), n
         self.dtype, self.scratch, self.segment, self.fingerprint = about.dtype, scratch, segment, about.fingerprint
         self.collective, self.algorithm, self.text, self.site = about.collective, about.algorithm, about.text, about.site
+        self.facts = about.facts
         self.small, self.traffic = total <= 16384 and library is None, TRAFFIC[traffic]
         self.library, self.meets = library, meets
         if weighs:

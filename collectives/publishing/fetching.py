@@ -15,7 +15,7 @@ from hocket.arguments import kind, whole
 from hocket.collectives.elastic import pairs
 from hocket.collectives.layouts.boxes import words
 from hocket.collectives.layouts.layout import Layout
-from hocket.collectives.layouts.moving import Damaged, Way, drain
+from hocket.collectives.layouts.moving import Damaged, Flow, drain
 from hocket.collectives.publishing.planning import Plan, Table, Wanted
 from hocket.collectives.publishing.words import BYE, hear, here, leave, tell
 from hocket.collectives.start import default
@@ -180,7 +180,7 @@ class Reader:
             told = None if self._sent.get(rank) is plan else [plan.told(each) for each in mine]
             tell(pair, {"what": "send", "check": plan.check, "messages": told})
             self._sent[rank] = plan
-            ways.append(Way(pair, 0, mine, True, plan.words, None, damaged if plan.check else None))
+            ways.append(Flow(pair, 0, mine, True, plan.words, None, damaged if plan.check else None))
         drain(ways)
 
     def _pair(self, rank: int, address: str, deadline: float) -> Communicator:

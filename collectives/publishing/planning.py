@@ -15,7 +15,7 @@ from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move, deal
 from hocket.collectives.layouts.given import ONE, shown, wishes
 from hocket.collectives.layouts.held import Array, new
 from hocket.collectives.layouts.layout import Layout
-from hocket.collectives.layouts.moving import MOST, Arrays, Damaged, Kinds, Message, messages
+from hocket.collectives.layouts.moving import MOST, Arrays, Damaged, Kinds, Parcel, messages
 from hocket.collectives.layouts.redistribute import dtype_named, kinds_of, mover
 from hocket.collectives.publishing.words import BLOCK, PACKS, STRAIGHT, heard_layouts, told_box
 from hocket.errors import ArgumentError
@@ -102,7 +102,7 @@ class Plan:
         """The publisher's ranks that this reader needs."""
         self.arrays = _arrays(wanted.into, self.names, shapes, self.kinds)
         self.words = Arrays(self.kinds, [], [[each.words for each in own] for own in self.arrays], MOST)
-        self.messages: dict[int, list[Message]] = {}
+        self.messages: dict[int, list[Parcel]] = {}
         self._hand_on: Callable[[float | None], list[Damaged]] | None = None
 
     def cut(self, far: Mapping[int, bool]) -> None:
@@ -127,7 +127,7 @@ class Plan:
         rows = zip(self._numbers, self.kinds, strict=True)
         return [[number, kind.want.name] for number, kind in rows if kind.want != kind.have]
 
-    def told(self, message: Message) -> list[Any]:
+    def told(self, message: Parcel) -> list[Any]:
         """A message as JSON: how it travels, and of each part array, box of the publisher's, and part."""
         way = STRAIGHT if message.straight else BLOCK if message.form is None else PACKS
         return [way, [[self._numbers[m.array], m.source.place, told_box(m.box)] for m in message.moves]]

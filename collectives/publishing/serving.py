@@ -13,7 +13,7 @@ from hocket.collectives.layouts.boxes import count, meet
 from hocket.collectives.layouts.deal import FETCH, Held, Move
 from hocket.collectives.layouts.given import Given
 from hocket.collectives.layouts.held import convertible, numpy_dtype
-from hocket.collectives.layouts.moving import MOST, Arrays, Kinds, Message, Way, drain
+from hocket.collectives.layouts.moving import MOST, Arrays, Flow, Kinds, Parcel, drain
 from hocket.collectives.layouts.redistribute import dtype_named
 from hocket.collectives.publishing.versions import KEPT, Version, Versions
 from hocket.collectives.publishing.words import ASKED, BYE, PACKS, STRAIGHT, hear, heard_box, leave, tell, told_layouts
@@ -65,9 +65,9 @@ class Serving:
     def __init__(self, offer: Offer, pair: Communicator) -> None:
         self.offer, self.pair = offer, pair
         self._held: _Held | None = None
-        self._messages: list[Message] = []
+        self._messages: list[Parcel] = []
         """The ones that it has asked for last."""
-        self._made: deque[tuple[Version, list[Message]]] = deque(maxlen=KEPT + 1)
+        self._made: deque[tuple[Version, list[Parcel]]] = deque(maxlen=KEPT + 1)
         """The same for each memory of a version, with tables of where parts lie."""
 
     def run(self) -> None:
@@ -122,12 +122,12 @@ class Serving:
             self._made.clear()
         made = next((messages for version, messages in self._made if version is held.version), None)
         if made is None:
-            made = [Message(each.moves, each.nbytes, each.straight, each.form) for each in self._messages]
+            made = [Parcel(each.moves, each.nbytes, each.straight, each.form) for each in self._messages]
             self._made.append((held.version, made))
         arrays = Arrays(held.kinds, held.version, [], MOST)
-        drain([Way(self.pair, 1, made, False, arrays, None, [] if check else None)])
+        drain([Flow(self.pair, 1, made, False, arrays, None, [] if check else None)])
 
-    def _heard(self, messages: Any, kinds: Sequence[Kinds]) -> Iterator[Message]:
+    def _heard(self, messages: Any, kinds: Sequence[Kinds]) -> Iterator[Parcel]:
         """The messages that a reader wants: parts of this rank's boxes."""
         for way, parts in messages:
             moves = tuple(self._part(*part) for part in parts)
@@ -135,7 +135,7 @@ class Serving:
             form = PACKED.get(kinds[moves[0].array].want.name) if way == PACKS and len(moves) == 1 else None
             if (len(moves) != 1 if way == STRAIGHT else nbytes > MOST) or (way == PACKS and form is None):
                 raise TransportError(f"a reader asks for a message of {len(moves)} parts and {nbytes} bytes")
-            yield Message(moves, nbytes, way == STRAIGHT, form)
+            yield Parcel(moves, nbytes, way == STRAIGHT, form)
 
     def _part(self, array: int, place: int, told: Any) -> Move:
         box, given = heard_box(told), self.offer.given

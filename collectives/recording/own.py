@@ -43,10 +43,13 @@ class OwnRecorder:
         """The number of traces that want its events; 0: it does not."""
         self._links = Links(self)
         self._queues: weakref.WeakKeyDictionary[Queue, Followed] = weakref.WeakKeyDictionary()
+        self._closed = False
         self._about = {"kind": "rank", "index": rank}
         self._own = self._ring(self._about)
 
     def _ring(self, about: dict[str, Any]) -> Writer | None:
+        if self._closed:
+            return None
         facts = {"rank": self.rank, "size": self.size, "job": self.job, **about}
         traced = self.recorder.copy if self.traces else None
         return (traced or self.recorder).ring(facts) or self.recorder.ring(facts)
@@ -62,6 +65,17 @@ class OwnRecorder:
         }  # fmt: skip
         self._queues[queue] = Followed(about, members)
         queue.engine.record(self._ring(about))
+
+    def leave(self, queue: Queue) -> None:
+        """Record no more calls of this queue: its communicator is closed, and others need the ring."""
+        if self._queues.pop(queue, None) is not None:
+            queue.engine.record(None)
+
+    def close(self) -> None:
+        """The rank has left its job: nothing more is recorded, and all its rings are given back."""
+        self._own, self._closed = None, True
+        for queue, _ in self.queues:
+            self.leave(queue)
 
     def trace(self, folder: str) -> str:
         """Record everything from now on, in a file of this folder; no call of this rank may be under way.
@@ -97,23 +111,25 @@ class OwnRecorder:
 
     def call(self, plan: Plan, transports: str) -> int:
         """The number by which records name calls of this plan."""
-        return self.recorder.call(
-            plan.collective, plan.algorithm, transports, plan.text, plan.nbytes, plan.fingerprint, plan.site)
+        return self.recorder.call({
+            "text": plan.text, "collective": plan.collective, "algorithm": plan.algorithm, "transports": transports,
+            "bytes": plan.nbytes, "fingerprint": plan.fingerprint, "site": plan.site, **plan.facts,
+        })  # fmt: skip
 
     def put(
         self, kind: Kind, text: str = "", value: int = 0, peer: int = NOBODY, seq: int = 0, lane: int = NOBODY
     ) -> None:
         """Record what happened to this rank just now, in about a microsecond."""
-        if self._own is not None:
+        if (own := self._own) is not None:  # which close() takes away
             # The process's table gives the number: a trace's has the same lines in the same order.
-            self._own.put(kind, "", value, peer, seq, self.recorder.text(text), lane)
+            own.put(kind, "", value, peer, seq, self.recorder.text(text), lane)
 
     def span(self, name: str, group: str, begin: int, end: int, told: AsData | None = None) -> None:
         """Something that the program did, CLOCK_MONOTONIC ns: in traces alone, or marks would leave the ring."""
-        if self.traces and self._own is not None:
+        if self.traces and (own := self._own) is not None:
             of = self.recorder.text(group)
             what = self.recorder.line({"text": name[:200], **written(told)}) if told else self.recorder.text(name)
-            self._own.put(Kind.MARK, "", end - begin, seq=of, what=what, lane=SPAN, ns=end)
+            own.put(Kind.MARK, "", end - begin, seq=of, what=what, lane=SPAN, ns=end)
 
     def recorded(self) -> Recorded:
         """This rank's part, as it is now: a copy.  Raises Error where no ring was left for it."""

@@ -46,6 +46,8 @@ cdef class Writer:              # of one ring
     cdef hk_writer writer
     cdef Recorder recorder
     cdef readonly int number
+    cdef bint given_back
+    cdef void give_back(self) noexcept
 
 
 cdef class Recorder:

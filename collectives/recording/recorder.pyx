@@ -78,7 +78,7 @@ cdef int _traces = 0
 
 @cython.no_gc_clear             # which __dealloc__ needs
 cdef class Writer:
-    """The one writer of a ring, which is let go with this."""
+    """The one writer of a ring, which is given back with this at the latest."""
 
     def put(self, int kind, str text="", uint64_t nbytes=0, int peer=HK_NOBODY, uint32_t seq=0, what=None,
             int lane=HK_NOBODY, uint64_t ns=0):
@@ -86,10 +86,16 @@ cdef class Writer:
         hk_put(&self.writer, ns or hk_now(), kind, seq, self.recorder.text(text) if what is None else what, nbytes, peer,
                HK_NOBODY, lane)
 
-    def __dealloc__(self):
+    cdef void give_back(self) noexcept:
+        """Let another have the ring; until then its records can be read."""
         cdef Recorder r = self.recorder
-        r.free[(r.first_free + r.nfree) % HK_RINGS] = self.number
-        r.nfree += 1
+        if not self.given_back:
+            self.given_back = True
+            r.free[(r.first_free + r.nfree) % HK_RINGS] = self.number
+            r.nfree += 1
+
+    def __dealloc__(self):
+        self.give_back()
 
 
 cdef class Recorder:
@@ -141,13 +147,10 @@ cdef class Recorder:
         """The number of a text, of a mark say."""
         return self.line({"text": words[:200]}) if words else 0
 
-    def call(self, str collective, str algorithm, str transports, str text, nbytes, fingerprint, str site):
+    def call(self, dict facts):
         """The number of a kind of call.  When the table is nearly full, calls of one algorithm share a line."""
-        return self.line({
-            "text": text, "collective": collective, "algorithm": algorithm, "transports": transports,
-            "bytes": nbytes, "fingerprint": fingerprint, "site": site,
-        }) or self.line({"text": f"{collective}(...)", "collective": collective, "algorithm": algorithm,
-                         "transports": transports, "shared": True})
+        kept = {name: facts[name] for name in ("collective", "algorithm", "transports")}
+        return self.line(facts) or self.line({"text": f"{facts['collective']}(...)", **kept, "shared": True})
 
     def ring(self, dict about):
         """A ring for what `about` tells; None if all are in use, which is counted."""

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -72,6 +73,8 @@ LATEST = 1 << 62
 MOST_BYTES = 256 << 20
 """All rings of a file have no more, unless it takes as many of the disk: somebody else's file may be sparse."""
 """Characters of a text that are kept."""
+MOST_SIDES = 64
+"""Of an array's shape; NumPy has no more."""
 MOST_MEMBERS = 600
 """Characters in which the members of a communicator are told, if they can be."""
 
@@ -159,8 +162,19 @@ class What:
     fingerprint: int = 0
     site: str = ""
     """The line of the user's program that made it first."""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    """Those of the array that this rank gave; without dtype there is none."""
+    dest: int | None = None
+    source: int | None = None
+    """Of messages: ranks of the job; None: nobody, or any."""
     told: AsData | None = None
     """The facts of a span, as data."""
+
+    @property
+    def count(self) -> int:
+        """Elements of that array."""
+        return math.prod(self.shape) if self.dtype else 0
 
 
 NOTHING = What()
@@ -316,7 +330,12 @@ def _what(line: dict[str, Any]) -> What:
         return NOTHING
     text, collective, algorithm, over = (_text(line.get(k)) for k in ("text", "collective", "algorithm", "transports"))
     nbytes, fingerprint = _whole(line.get("bytes")), _whole(line.get("fingerprint"))
-    return What(text, collective, algorithm, over, nbytes, fingerprint, _text(line.get("site")), understood(line))
+    site, dtype, shape = _text(line.get("site")), _text(line.get("dtype")), line.get("shape")
+    sides = tuple(map(_whole, shape[:MOST_SIDES])) if isinstance(shape, list) else ()
+    dest, source = (_whole(line[k]) if k in line else None for k in ("dest", "source"))
+    return What(
+        text, collective, algorithm, over, nbytes, fingerprint, site, dtype, sides, dest, source, understood(line)
+    )
 
 
 def _facts(head: Any, about: dict[str, Any]) -> Facts:

@@ -19,7 +19,7 @@ from hocket.control.addresses import remove_dead
 from hocket.control.elastic.door import Iam
 from hocket.control.elastic.processes import Process, watch
 from hocket.control.elastic.proving import Identity
-from hocket.control.elastic.reaching import PEER, Gone, Own, reach_any
+from hocket.control.elastic.reaching import PEER, NobodyListens, Own, reach_any
 from hocket.control.link import GONE, LIMIT, Link
 from hocket.control.protocol.generations import Claim, Generation, Generations, To
 from hocket.control.protocol.messages import pack
@@ -140,7 +140,7 @@ class Members(ABC):
         while not self._given_up(seat.uid):
             try:
                 link = Link(self.reactor, reach_any(self.own, seat.addresses, PEER, DIAL))
-            except Gone:
+            except NobodyListens:
                 self.reactor.soon(lambda: self._not_reached(seat.uid))
             except TransportError:
                 pass  # `_lost` says how long its host may be silent

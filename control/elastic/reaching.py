@@ -21,7 +21,7 @@ REFUSED = errno.ECONNREFUSED, errno.ENOENT
 """Errors of a host that is there, where nobody listens."""
 
 
-class Gone(TransportError):
+class NobodyListens(TransportError):
     """Nobody listens any more where it did, so the process has ended."""
 
 
@@ -48,7 +48,7 @@ def reach(own: Own, address: Address, purpose: str, seconds: float) -> socket.so
 
 
 def reach_any(own: Own, addresses: Sequence[Sequence[Any]], purpose: str, seconds: float) -> socket.socket:
-    """`reach` at the first of these that answers.  Gone: none does, and the host says so of each."""
+    """`reach` at the first of these that answers.  NobodyListens: none does, and the host says so of each."""
     refused = 0
     for address in addresses:
         try:
@@ -57,7 +57,7 @@ def reach_any(own: Own, addresses: Sequence[Sequence[Any]], purpose: str, second
             log.debug("hocket: %s", why)
             refused += why.errno in REFUSED
     text = f"no answer at {list(addresses)}"
-    raise Gone(text) if refused == len(addresses) else TransportError(text)
+    raise NobodyListens(text) if refused == len(addresses) else TransportError(text)
 
 
 def address_of(words: Sequence[Any]) -> Address:

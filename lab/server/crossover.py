@@ -188,7 +188,8 @@ def predicted(name: str, size: int, nbytes: int, latency: float) -> float:
     flat, segment = Topology(Link(latency, RATE), overhead=0.0, reduction=0.0), Traits().between_hosts
     layout = Fabric((1,) * size, "", "tcp", segment)
     calls = ("reduce", "broadcast") if name == TWO else ("allreduce",)
-    chosen = [(each, ALGORITHMS.get(name) or usual(each, nbytes, layout, candidates(each, layout))) for each in calls]
+    named = ALGORITHMS.get(name)
+    chosen = [(each, named or usual(each, nbytes, layout, candidates(each, layout)).name) for each in calls]
     return sum(simulate(get(*each), size, nbytes, flat, segment=segment).seconds for each in chosen)
 
 

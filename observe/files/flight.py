@@ -7,14 +7,13 @@ The format is that of torch 2.15 (version 2.10): a pickle of dicts, lists, strin
 | process_group, pg_config | communicators, by their names; of a message its two ranks: else all would be missed |
 | collective_seq_id | numbers of calls of a communicator |
 | profiling_name | `gloo:all_reduce`; of messages that have not ended `gloo:send 0->1`, the lower rank being 0 |
-| sizes, dtypes | what the call's text tells of its array; outputs by the collective's law |
+| sizes, dtypes | its array; outputs by the collective's law |
 | state | completed, or started: in the call |
 | frames | the line that made such a call first |
 """
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -37,9 +36,6 @@ DTYPES = {
 }  # fmt: skip
 GROWS = {"allgather": 1, "reduce_scatter": -1}
 """The result is as many times as long as there are ranks, or that much shorter."""
-ARRAY = re.compile(r"\((\w+)\[([\d, ]*)\]")
-PEER = re.compile(r"(source|dest)=(\d+)")
-"""Texts have ranks of the job."""
 SITE = re.compile(r"(.+):(\d+)(?: in (\S+))?$")
 ENDS = (Kind.DONE, Kind.FAIL)
 
@@ -72,7 +68,7 @@ def _entries(part: Recorded, ring: Ring, ahead: int) -> list[tuple[list[int], di
                 entry |= over
         elif kind in (Kind.CALL, Kind.CALLED):
             what = part.what(int(record["what"]))
-            named = _message(what.text, ring) if ring.kind == "messages" else _collective(what.text, ring, number)
+            named = _message(what, ring) if ring.kind == "messages" else _collective(what, ring, number)
             if named is not None:
                 entry = _entry(what, ns) | named[1]
                 made.append((named[0], entry))
@@ -87,13 +83,13 @@ Named = tuple[list[int], dict[str, Any]]
 """The ranks of a call, and what of its entry they decide."""
 
 
-def _collective(text: str, ring: Ring, number: int) -> Named | None:
+def _collective(what: What, ring: Ring, number: int) -> Named | None:
     """None: torch has no name for such a call."""
-    name, size, count = text.partition("(")[0], len(ring.members), _count(text)
+    name, size, count = what.text.partition("(")[0], len(ring.members), what.count
     if name not in NAMES:
         return None
     grown = {1: count * size, -1: count // max(size, 1)}.get(GROWS.get(name, 0), count)
-    sizes = {"input_sizes": [[count]], "output_sizes": [[grown]]} if ARRAY.search(text) else {}
+    sizes = {"input_sizes": [[count]], "output_sizes": [[grown]]} if what.dtype else {}
     about = "default_pg" if ring.comm == "world" else "undefined"
     return list(ring.members), {
         "process_group": (ring.comm, about), "profiling_name": f"{LIBRARY}:{NAMES[name]}",
@@ -101,29 +97,23 @@ def _collective(text: str, ring: Ring, number: int) -> Named | None:
     }  # fmt: skip
 
 
-def _message(text: str, ring: Ring) -> Named | None:
+def _message(what: What, ring: Ring) -> Named | None:
     """None: its peer is not told, or may be any."""
-    peer = PEER.search(text)
+    peer = what.source if what.dest is None else what.dest
     if peer is None or not ring.members:
         return None
     own = ring.members[ring.index]
-    ranks, count = sorted({own, int(peer[2])}), _count(text)
-    arrow = "->" if peer[1] == "dest" else "<-"
-    name = f"{'send' if peer[1] == 'dest' else 'recv'} {ranks.index(own)}{arrow}{ranks.index(int(peer[2]))}"
+    ranks, count = sorted({own, peer}), what.count
+    verb, arrow = ("recv", "<-") if what.dest is None else ("send", "->")
+    name = f"{verb} {ranks.index(own)}{arrow}{ranks.index(peer)}"
     return ranks, {
         "process_group": (f"{ring.comm}, ranks {ranks[0]} and {ranks[-1]}", "messages"), "is_p2p": True,
         "profiling_name": f"{LIBRARY}:{name}", "input_sizes": [[count]], "output_sizes": [[count]],
     }  # fmt: skip
 
 
-def _count(text: str) -> int:
-    array = ARRAY.search(text)
-    return math.prod(int(n) for n in array[2].split(",")) if array and array[2] else 0
-
-
 def _entry(what: What, ns: int) -> dict[str, Any]:
-    array, site = ARRAY.search(what.text), SITE.match(what.site)
-    dtype = [DTYPES.get(array[1], array[1])] if array else []
+    site, dtype = SITE.match(what.site), [DTYPES.get(what.dtype, what.dtype)] if what.dtype else []
     frame = {"filename": site[1], "line": int(site[2]), "name": site[3] or "?"} if site else None
     return {
         "pg_id": 0, "collective_seq_id": 1, "p2p_seq_id": 1, "is_p2p": False, "input_sizes": [], "output_sizes": [],

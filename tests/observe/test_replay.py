@@ -140,7 +140,7 @@ def test_nothing_is_predicted_where_nothing_was_replayed(change: str) -> None:
 def test_codecs_do_nothing_for_what_is_not_float32() -> None:
     recordings = recorded(4, ran_as(computed(4), good), ("one",) * 4)
     for each in recordings:
-        each.table[1] = each.table[1].__class__(**{**vars(each.table[1]), "text": "allreduce(float64[131072])"})
+        each.table[1] = each.table[1].__class__(**{**vars(each.table[1]), "dtype": "float64"})
     with pytest.raises(ArgumentError, match="codecs encode float32"):
         what_if(find(merge(recordings)), "codec int8")
 

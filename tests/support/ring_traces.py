@@ -100,7 +100,8 @@ def recorded(
             rows[dest] += [
                 (wait.since, seq, 0, Kind.WAIT_RECV, source, step, 1), (wait.until, seq, 0, Kind.MOVED, NOBODY, step, 0)
             ]  # fmt: skip
-    table = {0: What(), 1: What("allreduce(float32[262144])", "allreduce", algorithm, "tcp", 1 << 20, 7, "train.py:12")}
+    call = What("allreduce(float32[262144])", "allreduce", algorithm, "tcp", 1 << 20, 7, "train.py:12", "float32")
+    table = {0: What(), 1: call}
     found = []
     for rank, mine in enumerate(rows):
         host, off = hosts[rank] if hosts else "one", ahead[rank] if ahead else 0

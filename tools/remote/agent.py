@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from hocket import __version__
 from hocket.errors import Error
 from hocket.system.machine import free_port, local_end, loopback
-from hocket.tools.here import Here
+from hocket.tools.here import LocalRanks
 from hocket.tools.rank import Rank, environment
 from hocket.tools.remote.frames import LOST, MAGIC, PULSE, Frames, Kind, packed
 from hocket.tools.remote.sentry import Sentry
@@ -38,7 +38,7 @@ LOOK = 0.05  # seconds between looks at last words, once the launcher wants to k
 DRAIN = 1.0  # seconds that a dead rank's output may be held open by a process it left
 
 
-class Gone(Exception):
+class LauncherGone(Exception):
     """The launcher, or the way to it."""
 
 
@@ -64,14 +64,14 @@ class Wire:
         self.send(Kind.HELLO, 0, body)
 
     def flush(self) -> None:
-        """Send what can be sent now.  Gone: nobody reads it."""
+        """Send what can be sent now.  LauncherGone: nobody reads it."""
         try:
             while self._out:
                 del self._out[: os.write(self.sink, self._out[:65536])]
         except BlockingIOError:
             pass
         except OSError as why:
-            raise Gone(str(why)) from None
+            raise LauncherGone(str(why)) from None
 
     @property
     def waits(self) -> int:
@@ -79,13 +79,13 @@ class Wire:
         return len(self._out)
 
     def read(self) -> list[tuple[Kind, int, bytes]]:
-        """The frames that are here.  Gone: there will be no more."""
+        """The frames that are here.  LauncherGone: there will be no more."""
         found, self._early = self._early, []
         try:
             while True:
                 data = os.read(self.source, 65536)
                 if not data:
-                    raise Gone("the connection has ended")
+                    raise LauncherGone("the connection has ended")
                 self.heard = time.monotonic()
                 found += list(self._frames.feed(data))
                 if found:
@@ -93,16 +93,16 @@ class Wire:
         except BlockingIOError:
             return found
         except (OSError, ValueError) as why:
-            raise Gone(str(why)) from None
+            raise LauncherGone(str(why)) from None
 
     def breathe(self) -> None:
-        """A sign of life, when it is time.  Gone: the launcher gives none."""
+        """A sign of life, when it is time.  LauncherGone: the launcher gives none."""
         now = time.monotonic()
         if now - self._looked > PULSE * 2:  # this process was stopped, and has heard nothing
             self.heard = now
         self._looked = now
         if now - self.heard > self.lost and not self._paused:
-            raise Gone("the launcher is silent")
+            raise LauncherGone("the launcher is silent")
         if now - self._said >= PULSE and not self._out:
             self._said = now
             self.send(Kind.PULSE)
@@ -116,7 +116,7 @@ class Wire:
             frames = self.read()
             for i, (each, _, body) in enumerate(frames, 1):
                 if each == Kind.FINISH:
-                    raise Gone("the job has ended")
+                    raise LauncherGone("the job has ended")
                 if each == kind:
                     self._early = frames[i:]
                     return body
@@ -128,7 +128,7 @@ class Agent:
 
     def __init__(self, wire: Wire, sentry: Sentry, told: dict[str, Any], directory: str) -> None:
         self.wire, self.sentry, self.told = wire, sentry, told
-        self.here = Here(told["command"], len(told["ranks"]), directory, bind=told["bind"])
+        self.here = LocalRanks(told["command"], len(told["ranks"]), directory, bind=told["bind"])
         self.ranks: list[Rank] = []
         self.shown: dict[int, tuple[bool, bool]] | None = None  # what the launcher knows of ranks, if it wants to
         self.finish_by: float | None = None
@@ -285,7 +285,7 @@ def _addresses() -> list[str]:
 def _refuse(wire: Wire, why: str, code: int = 1) -> NoReturn:
     wire.send(Kind.REFUSED, 0, [why, code])
     wire.wait(Kind.FINISH)
-    raise Gone(why)
+    raise LauncherGone(why)
 
 
 def main() -> int:
@@ -316,10 +316,10 @@ def main() -> int:
             finally:
                 agent.end()
         return 0
-    except Gone:
+    except LauncherGone:
         return 1
     except Error as why:
-        with contextlib.suppress(Gone):
+        with contextlib.suppress(LauncherGone):
             _refuse(wire, str(why))
         return 1
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hocket.tools.remote.frames import Kind
 
 if TYPE_CHECKING:
-    from hocket.tools.remote.machines import Machine
+    from hocket.tools.remote.machines import HostAgent
 
 WINDOW = 1 << 18
 """Bytes that may be on their way to a rank that reads them slowly, or not at all."""
@@ -18,7 +18,7 @@ WINDOW = 1 << 18
 class Input:
     """Passes on what comes, as fast as rank 0 takes it."""
 
-    def __init__(self, machine: Machine, selector: DefaultSelector) -> None:
+    def __init__(self, machine: HostAgent, selector: DefaultSelector) -> None:
         self._machine, self._selector = machine, selector
         self._ahead = 0
         self._open, self._file = True, False

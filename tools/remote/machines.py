@@ -30,7 +30,7 @@ END = 3.0  # seconds in which an agent ends after its ranks
 class RemoteRank:
     """A rank elsewhere, with the methods of rank.Rank, which is one here."""
 
-    def __init__(self, number: int, machine: Machine) -> None:
+    def __init__(self, number: int, machine: HostAgent) -> None:
         self.number, self._machine = number, machine
         self.sources: list[Source] = []
         self.code: int | None = None
@@ -78,7 +78,7 @@ class Job(Protocol):
     def fail(self, text: str, code: int = 1) -> None: ...
 
 
-class Machine:
+class HostAgent:
     """One host's agent."""
 
     def __init__(self, host: Host, all_: Machines) -> None:
@@ -170,14 +170,14 @@ class Machines:
         self.input: Input | None = None
         self._ticked = time.monotonic()
         self._secret = os.urandom(32).hex()
-        self.machines: list[Machine] = []
+        self.machines: list[HostAgent] = []
         self._hosts = hosts
         self.ranks: list[RemoteRank] = []
 
     def begin(self, begins: Callable[[Host], dict[str, Any]]) -> None:
         """Start the agents.  `begins`: what each is told; OSError: the command that reaches hosts cannot be run."""
         for host in self._hosts:
-            machine = Machine(host, self)
+            machine = HostAgent(host, self)
             self.machines.append(machine)
             self.ranks += machine.ranks
             for rank in machine.ranks:
@@ -209,7 +209,7 @@ class Machines:
                 machine.send(Kind.START, 0, where)
         self.input = Input(self.machines[0], self._job.selector)
 
-    def lose(self, machine: Machine, why: str, code: int = 1) -> None:
+    def lose(self, machine: HostAgent, why: str, code: int = 1) -> None:
         """This host's ranks have ended, as far as anybody will hear."""
         self._job.fail(f"host {machine.host.shows or machine.host.name}: {why}", code)
         for rank in machine.ranks:
@@ -278,5 +278,3 @@ class Machines:
             for pipe in (machine.process.stdout, machine.process.stderr):
                 if pipe is not None:
                     pipe.close()
-
-

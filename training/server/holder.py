@@ -16,7 +16,7 @@ from typing import Any
 import hocket
 from hocket.errors import Error
 from hocket.training.server.incoming import Incoming
-from hocket.training.server.member import Member
+from hocket.training.server.member import ViewMember
 from hocket.training.server.optimizers import Array
 from hocket.training.server.replica import Replica
 from hocket.training.server.shards.clocks import staleness
@@ -40,7 +40,7 @@ from hocket.training.server.wire.frames import (
     key_count,
     message,
 )  # fmt: skip
-from hocket.training.server.wire.link import Link
+from hocket.training.server.wire.link import ServerLink
 from hocket.training.server.wire.messages import Cut, Gone, Hello, Named, Role, drawn, number_of
 
 log = logging.getLogger("hocket")
@@ -74,13 +74,13 @@ class Holder:
         self._most: dict[tuple[int, int, int], float] = {}
         """Bytes of the longest frames, worked out of the layout (`_longest`)."""
         self.replicas: dict[int, Replica] = {}
-        self.workers: dict[int, Link] = {}
+        self.workers: dict[int, ServerLink] = {}
         self._left: set[int] = set()
         """Workers whose link has ended."""
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, ServerLink] = {}
         self._unreached: set[tuple[int, int]] = set()
         """To other servers, by uid."""
-        self._guests: dict[int, dict[Link, None]] = {}
+        self._guests: dict[int, dict[ServerLink, None]] = {}
         """Links that others have made, by uid (0: it is in no view), the oldest first; under `_counting`."""
         self._counting = threading.Lock()
         self.view: View | None = None
@@ -93,7 +93,7 @@ class Holder:
         self._pairs = hocket.listen(**self._how)
         self._incoming = Incoming(self._pairs, self)
         try:
-            self.member = Member(comm, self._says, self._install, self.who)
+            self.member = ViewMember(comm, self._says, self._install, self.who)
         except BaseException:
             self._incoming.close()
             raise
@@ -178,12 +178,12 @@ class Holder:
 
         reaching.again(linked, self.over.wait)
 
-    def _to(self, view: View, uid: int) -> Link | None:
+    def _to(self, view: View, uid: int) -> ServerLink | None:
         """The link to another server, made if there is none.  None: it cannot be reached now."""
         link = self._links.get(uid)
         if link is None or not link.open:
             try:
-                link = reaching.reached(partial(Link, to_server=True), view, uid, self.named, self._how)
+                link = reaching.reached(partial(ServerLink, to_server=True), view, uid, self.named, self._how)
             except Error as error:
                 again = (uid, view.generation) in self._unreached  # else it may have died, and the next view tells
                 self._unreached.add((uid, view.generation))
@@ -197,10 +197,10 @@ class Holder:
 
     # --- links (incoming.py)
 
-    def came(self, link: Link) -> None:
+    def came(self, link: ServerLink) -> None:
         self._count(link, 0)
 
-    def _count(self, link: Link, uid: int) -> None:
+    def _count(self, link: ServerLink, uid: int) -> None:
         """A link of this process, or (0) of one that is in no view."""
         with self._counting:
             if not link.open:
@@ -228,7 +228,7 @@ class Holder:
         replica = self.replicas.get(words[0] >> 8 & 0xFFFFFF)
         return replica is not None and words[1] <= replica.shard.generation
 
-    def keeps(self, link: Link, words: Sequence[int]) -> bool:
+    def keeps(self, link: ServerLink, words: Sequence[int]) -> bool:
         """A push is over once it is applied, if its table does not keep it, it goes to no copy, and is of this view."""
         kind, nbytes, number = words[0] & 0xFF, words[6], words[0] >> 32
         keys = key_count(words) if words[7] else 0
@@ -265,7 +265,7 @@ class Holder:
             self._most[kind, table, fifth] = most
         return most
 
-    def carry_out(self, link: Link, frame: Frame) -> None:
+    def carry_out(self, link: ServerLink, frame: Frame) -> None:
         """The message.  Waits for the view that it is of, if that is not here.  Raises ValueError: it is a lie."""
         words, keys, payload = frame
         kind, number = words[0] & 0xFF, words[0] >> 8 & 0xFFFFFF
@@ -289,14 +289,14 @@ class Holder:
         if out:
             self._send(replica, out)
 
-    def _name(self, link: Link, named: Named) -> None:
+    def _name(self, link: ServerLink, named: Named) -> None:
         if link.made or link.uid not in (None, named.uid) or named.token < 0 or number_of(named.token) != named.uid:
             raise ValueError(f"a link says that it is of process {named.uid}, and does not prove it")
         link.uid = named.uid
         if self.view is not None and (named.uid in self.view.workers or named.uid in self.view.addresses):
             self._count(link, named.uid)
 
-    def ended(self, link: Link, error: Exception | None) -> None:
+    def ended(self, link: ServerLink, error: Exception | None) -> None:
         """The link's end: its workers are gone, and copies are reached again."""
         if error is not None and not self.over.is_set():
             expected = isinstance(error, (Error, ValueError, LookupError))
@@ -332,7 +332,7 @@ class Holder:
         with self._viewed:
             self._viewed.notify_all()
 
-    def _never_greeted(self, link: Link) -> bool:
+    def _never_greeted(self, link: ServerLink) -> bool:
         """Has a worker that only works ended between two words, so that nobody waits for its clock?"""
         uid, view = link.uid, self.view
         return (

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import hocket
 from hocket.errors import Error
 from hocket.training.server.wire.frames import BYE, HEADER, SHORT, Frame
-from hocket.training.server.wire.link import Link
+from hocket.training.server.wire.link import ServerLink
 
 STAY = 0.002
 """Seconds without a frame after which a link's thread leaves it to the reader again."""
@@ -33,24 +33,24 @@ Job = Callable[[], None]
 class Hears(Protocol):
     """Whose frames they are."""
 
-    def came(self, link: Link) -> None:
+    def came(self, link: ServerLink) -> None:
         """Somebody has made it."""
 
     def knows(self, words: Any) -> bool:
         """Can this frame be carried out without waiting for a view?"""
 
-    def keeps(self, link: Link, words: Any) -> bool:
+    def keeps(self, link: ServerLink, words: Any) -> bool:
         """Does its payload have to outlive `carry_out`?  Raises ValueError: nothing so long can follow."""
 
-    def carry_out(self, link: Link, frame: Frame) -> None: ...
-    def ended(self, link: Link, error: Exception | None) -> None:
+    def carry_out(self, link: ServerLink, frame: Frame) -> None: ...
+    def ended(self, link: ServerLink, error: Exception | None) -> None:
         """The link's last call."""
 
 
 class Line:
     """A link and its thread, which has the link to itself for as long as frames are long."""
 
-    def __init__(self, link: Link, incoming: Incoming) -> None:
+    def __init__(self, link: ServerLink, incoming: Incoming) -> None:
         self.link, self._incoming = link, incoming
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._next: hocket.Selector | None = None
@@ -105,7 +105,7 @@ class Incoming:
         threading.Thread(target=self._read, name="hocket-serve", daemon=True).start()
         threading.Thread(target=self._accept, name="hocket-accept", daemon=True).start()
 
-    def add(self, link: Link) -> None:
+    def add(self, link: ServerLink) -> None:
         """Listen to this link, too."""
         line = self._lines[link.comm] = Line(link, self)
         line.jobs.put(lambda: self.listen(line))
@@ -132,7 +132,7 @@ class Incoming:
                 comm = self._pairs.accept()
             except Error:
                 return
-            link = Link(comm)
+            link = ServerLink(comm)
             self.server.came(link)
             self.add(link)
 

@@ -31,7 +31,7 @@ LEAVE = 0.1
 """Seconds that a member which leaves waits for the others to do so; they may go on."""
 
 
-class Member:
+class ViewMember:
     """This process as a member of the servers' views.
 
     `say` tells what this process has, now.  `install` is called with each view, one after the other; with None when

@@ -17,7 +17,7 @@ from hocket.training.server.shards.store import Tables
 from hocket.training.server.tables import Places
 from hocket.training.server.views import HEAD, PART, WHOLE
 from hocket.training.server.wire.frames import framed
-from hocket.training.server.wire.link import Link
+from hocket.training.server.wire.link import ServerLink
 from hocket.training.server.wire.messages import (
     Applied,
     At,
@@ -47,9 +47,9 @@ class Replica:
         self._saving = threading.Lock()
         self.tables = Tables(layout, number, cold)
         self.shard = Shard(self.tables, Clocks(bound), whole)
-        self.copy: Link | None = None
+        self.copy: ServerLink | None = None
         """To the copy, if this is the head."""
-        self.head: Link | None = None
+        self.head: ServerLink | None = None
         self._workers: frozenset[int] = frozenset()
         self._head_uid = -1
         """The view's."""
@@ -66,7 +66,7 @@ class Replica:
         """Is this process the shard's head, by the view?"""
         return uid == self._head_uid
 
-    def take(self, said: Any, link: Link | None) -> Out:
+    def take(self, said: Any, link: ServerLink | None) -> Out:
         """Messages to send; one for the copy was sent.  `link`: on which it came, from another process.
 
         Raises ValueError: who is at its other end has not to say that.
@@ -76,7 +76,7 @@ class Replica:
                 return []
             return self._posted(self.shard.take(said))
 
-    def _hears(self, said: Any, link: Link) -> bool:
+    def _hears(self, said: Any, link: ServerLink) -> bool:
         """False: what was on its way on a link that has ended comes again."""
         kind = type(said)
         if kind in OF_A_WORKER:
@@ -95,13 +95,13 @@ class Replica:
             raise ValueError(f"{kind.__name__} of shard {self.number} is not for process {link.uid} to say")
         return True
 
-    def take_role(self, role: Role, copy: Link | None, head_uid: int) -> Out:
+    def take_role(self, role: Role, copy: ServerLink | None, head_uid: int) -> Out:
         """Likewise: a new view, with a link to the copy that it names."""
         with self.lock:
             self.copy, self._workers, self._head_uid = copy, role.workers, head_uid
             return self._posted(self.shard.take(role))
 
-    def reached(self, copy: Link, generation: int) -> None:
+    def reached(self, copy: ServerLink, generation: int) -> None:
         """There is a link to the copy of that generation again."""
         with self.lock:
             if self.now(generation):

@@ -173,7 +173,7 @@ HEADING = 64 << 10
 """Bytes of names and shapes beside arrays, at most."""
 
 
-class Part(NamedTuple):
+class TableSlice(NamedTuple):
     """A slice of a `Range`."""
 
     number: int
@@ -194,11 +194,11 @@ class Places:
         self.shards, self.names, self.by_name = shards, sorted(tables), tables
         self.tables = [tables[name] for name in self.names]
         self._numbers = {name: number for number, name in enumerate(self.names)}
-        self.parts: list[list[Part]] = []
+        self.parts: list[list[TableSlice]] = []
         turn = 0
         for table in self.tables:
             cut = table.parts(shards) if isinstance(table, Range) else []
-            self.parts.append([Part(i, *ends, (turn + i) % shards) for i, ends in enumerate(cut)])
+            self.parts.append([TableSlice(i, *ends, (turn + i) % shards) for i, ends in enumerate(cut)])
             turn += len(cut)
 
     def number(self, name: str) -> int:
@@ -208,7 +208,7 @@ class Places:
             raise ArgumentError(f"{name!r} is not a table; {choices(name, self.names)}")
         return number
 
-    def of(self, shard: int) -> Iterator[tuple[int, Part | None]]:
+    def of(self, shard: int) -> Iterator[tuple[int, TableSlice | None]]:
         """A shard's tables and slices; None: its rows of that table."""
         for number, table in enumerate(self.tables):
             if isinstance(table, Rows):

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hocket.transports.dialled import DialledChannels
-from hocket.transports.tcp.long.groups import Group
+from hocket.transports.tcp.long.groups import StreamGroup
 from hocket.transports.tcp.stream import SocketStreams
 from hocket.transports.tcp.tls_channels import TlsStreams
 
 if TYPE_CHECKING:
     from hocket.transports.tcp.transport import TcpTransport
 
-Streams = SocketStreams | TlsStreams | Group
+Streams = SocketStreams | TlsStreams | StreamGroup
 
 
 class TcpChannels(DialledChannels):

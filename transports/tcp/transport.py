@@ -30,7 +30,7 @@ from hocket.system.tls import Tls
 from hocket.transports.base import Context
 from hocket.transports.tcp.channels import Streams, TcpChannels
 from hocket.transports.tcp.long import congestion
-from hocket.transports.tcp.long.groups import LETTERS, Group, Groups, key_of, lead_of
+from hocket.transports.tcp.long.groups import LETTERS, Groups, StreamGroup, key_of, lead_of
 from hocket.transports.tcp.long.paths import Paths
 from hocket.transports.tcp.mending import Mender
 from hocket.transports.tcp.offers import is_offer, network_id, ways_to
@@ -256,7 +256,7 @@ class TcpTransport:
                 self._waiting[key] = streams, priority
             further = [(n, *self._arrived.pop(each)) for n in range(1, len(LETTERS))
                        if (each := key_of(key, n)) in self._arrived]  # fmt: skip
-        if isinstance(streams, Group):
+        if isinstance(streams, StreamGroup):
             for number, stream, incoming in further:
                 mark(incoming, priority)
                 streams.arrives(number, stream)
@@ -265,7 +265,7 @@ class TcpTransport:
             self.groups.begins(streams)
         return streams
 
-    def dial(self, group: Group, number: int) -> None:
+    def dial(self, group: StreamGroup, number: int) -> None:
         """Open a further stream of this group.  TransportError: it does not come within FURTHER seconds."""
         priority = self._priorities.get(group.key, 0)
 

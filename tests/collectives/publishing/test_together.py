@@ -30,13 +30,13 @@ ROWS, ALL = Layout.cut((1000,), 2), Layout.replicated((1000,), 2)
 def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each message that a publisher sends, before they are packed."""
     found: list[int] = []
-    real = serving.Way
+    real = serving.Flow
 
     def counted(pair: Any, peer: int, messages: Any, *more: Any) -> Any:
         found.extend(each.nbytes for each in messages)
         return real(pair, peer, messages, *more)
 
-    monkeypatch.setattr(serving, "Way", counted)
+    monkeypatch.setattr(serving, "Flow", counted)
     return found
 
 
@@ -289,8 +289,7 @@ print(json.dumps(dict(told=told, at=at)))
 
 
 def test_kills_in_the_middle(tmp_path: pathlib.Path) -> None:
-    """A reader is killed: the other one is told, and the publisher serves others.  A writer is: both readers are told.
-    """
+    """A reader is killed: the other one is told, and the publisher serves others.  A writer is: both readers are told."""
     with job(2, WRITER, tmp_path) as writers:
         place = tmp_path / "signs" / "address"
         _await(place)

@@ -58,6 +58,7 @@ def test_every_call_is_there_with_what_it_was() -> None:
         assert begun["seq"].tolist() == list(range(1, 102)) and ring.lost == 0 and ring.members == (0, 1)
         whats = [part.what(int(number)) for number in begun["what"]]
         assert [each.collective for each in whats] == ["allreduce"] * 100 + ["broadcast"]
+        assert {(each.dtype, each.shape, each.dest) for each in whats} == {("float64", (2,), None)}
         assert whats[0].text == "allreduce(float64[2], op='sum')" and "test_recorder.py:" in whats[0].site
         assert (np.diff(ring.records["ns"].astype(np.int64)) >= 0).all() and begun["bytes"].tolist()[0] == 16
 
@@ -167,20 +168,25 @@ def test_a_message_that_others_overtake_ends_in_a_record_of_its_own() -> None:
 
 
 def test_rings_are_bounded_and_used_again() -> None:
+    """Who closes gives its rings back, though the communicators are still at hand: a fresh process has 64 for both."""
+    kept = []
+
     def many(comm: hocket.Communicator) -> tuple[int, int]:
-        made = [comm.dup() for _ in range(70)]
+        kept.extend(made := [comm.dup() for _ in range(70)])
         for each in made:
             each.allreduce(x)
         before = comm.recorder().recorded()
         for each in made:
             each.close()
-        del each
-        made.clear()
-        gc.collect()
         for _ in range(40):
             comm.dup().allreduce(x)
         return before.facts.refused, comm.recorder().recorded().facts.refused
 
+    recorder.forked()
+    for _ in range(70):
+        with hocket.local_world(1) as world:
+            kept.append(*world)
+            world.run(lambda comm: comm.allreduce(x))
     with hocket.local_world(2) as world:
         refused, after = world.run(many)[0]
     assert refused > 0 and after == refused, "64 rings are not enough, until they are free again"

@@ -20,7 +20,7 @@ from hocket.training.server import holder
 from hocket.training.server.shards.store import Change, What
 from hocket.training.server.wire import messages as say
 from hocket.training.server.wire.frames import CODE, Frame, framed
-from hocket.training.server.wire.link import Link
+from hocket.training.server.wire.link import ServerLink
 from support.worlds import spread
 
 TABLES: dict[str, Range | Rows] = {"rows": Rows(4), "w": Range(4)}
@@ -69,7 +69,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def ends(link: Link) -> bool:
+def ends(link: ServerLink) -> bool:
     """Does the server end it, soon?"""
     try:
         while link.comm.recv(np.zeros(8, np.int64), link.peer, 1, timeout=5) is not None:
@@ -109,8 +109,8 @@ def lies(comm: Communicator) -> None:
             address = view.addresses[view.heads[0]]
             honest = next(uid for uid in view.workers if uid != client.uid)
 
-            def link(named: say.Named | None) -> Link:
-                made = Link(hocket.connect(address, like=comm), to_server=True)
+            def link(named: say.Named | None) -> ServerLink:
+                made = ServerLink(hocket.connect(address, like=comm), to_server=True)
                 if named is not None:
                     made.send(framed(0, named))
                 return made
@@ -184,7 +184,7 @@ def comes_often(comm: Communicator) -> None:
             assert view is not None
             address = view.addresses[view.heads[0]]
             for named in [None] * 3 + [say.drawn()] * 3 + [me] * 10:
-                made.append(Link(hocket.connect(address, like=comm), to_server=True))
+                made.append(ServerLink(hocket.connect(address, like=comm), to_server=True))
                 if named is not None:
                     made[-1].send(framed(0, named))
             for each in made[:2]:

@@ -8,7 +8,7 @@ import numpy as np
 
 import hocket
 from hocket.training.server.wire.frames import Frame, framed
-from hocket.training.server.wire.link import SURE, Link
+from hocket.training.server.wire.link import SURE, ServerLink
 from hocket.training.server.wire.messages import Ack, Answer
 from support.worlds import spread
 
@@ -23,7 +23,7 @@ def test_what_was_sent_is_let_go() -> None:
     """Posted frames count until they are on their way; the arrays of those that were sent are the caller's again."""
 
     def end(comm: hocket.Communicator) -> list[int]:
-        link = Link(comm.dup())
+        link = ServerLink(comm.dup())
         if comm.rank:
             for _ in range(8):
                 link.frame(lambda *_: False)
@@ -45,7 +45,7 @@ def test_what_was_sent_is_let_go() -> None:
 
 def unread(comm: hocket.Communicator) -> None:
     """All that are posted arrive in order, also where the other end has shown what it has read, or guesses."""
-    link = Link(comm.dup(), to_server=True)
+    link = ServerLink(comm.dup(), to_server=True)
     if comm.rank == 0:
         for number in range(2000):
             link.post(framed(0, Ack(1, number, 0)))

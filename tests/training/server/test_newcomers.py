@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hocket.training.server.member import Member
+from hocket.training.server.member import ViewMember
 from hocket.training.server.views import Says, decide, refused
 from support.cases import more
 from support.serving import Cluster
@@ -98,7 +98,7 @@ def test_a_newcomer_holds_nothing_whatever_it_says(caplog: pytest.LogCaptureFixt
     odd = NEW._replace(uid=10, tables="\x1b[2J" + "x" * 10_000)
     installed: list[Any] = []
     with caplog.at_level("WARNING", "hocket"):
-        Member(Meets(copy, liar, odd), lambda: copy, installed.append, "a test")
+        ViewMember(Meets(copy, liar, odd), lambda: copy, installed.append, "a test")
     (view,) = installed
     assert view.heads == (1,) and set(view.addresses) == {1, 9}
     assert len(caplog.text) < 2000 and "\x1b" not in caplog.text and "takes no part" in caplog.text

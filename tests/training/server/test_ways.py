@@ -24,7 +24,7 @@ from hocket.training.server.shards.shard import HEAD
 from hocket.training.server.shards.store import Change, What
 from hocket.training.server.tables import Places
 from hocket.training.server.wire.frames import FORWARD, PUSH, SHORT, framed, message
-from hocket.training.server.wire.link import EACH, SURE, Link
+from hocket.training.server.wire.link import EACH, SURE, ServerLink
 from hocket.training.server.wire.messages import OPEN, Cut, Gone, Role
 from hocket.training.server.worker.outbox import Outbox
 
@@ -112,13 +112,14 @@ class Prepared:
         return self.comm.send(self.array, 0, self.tag, async_op=True)
 
 
-def pair(room: int, blocking: bool) -> tuple[Link, Link]:
+def pair(room: int, blocking: bool) -> tuple[ServerLink, ServerLink]:
     """The end that made it, and the other one; `blocking`: that one waits where it answers, as servers once did."""
     there, back, over = Way(room), Way(room), list[bool]()
-    return Link(Comm(1, there, back, over, True), to_server=True), Link(Comm(0, back, there, over, blocking))
+    one, other = Comm(1, there, back, over, True), Comm(0, back, there, over, blocking)
+    return ServerLink(one, to_server=True), ServerLink(other)
 
 
-def arrived(link: Link) -> Any:
+def arrived(link: ServerLink) -> Any:
     """The message that has come, whole."""
     tag, array = link.comm.into.held[0]
     frame = link.short(array.nbytes, lambda link, words: True) if tag == SHORT else link.header()
@@ -132,7 +133,7 @@ def arrived(link: Link) -> Any:
     return frame.words, message(frame.words, frame.keys, payload)
 
 
-def whole(link: Link) -> bool:
+def whole(link: ServerLink) -> bool:
     """A header has come, and what it tells of."""
     held = link.comm.into.held
     return bool(held) and (held[0][0] == SHORT or len(held) > bool(held[0][1][6]))
@@ -143,9 +144,9 @@ class Server:
 
     def __init__(self, job: Job, number: int) -> None:
         self.job, self.number, self.uid = job, number, 100 + number
-        self.links: list[Link] = []
+        self.links: list[ServerLink] = []
         self.replicas: dict[int, Replica] = {}
-        self.workers: dict[int, Link] = {}
+        self.workers: dict[int, ServerLink] = {}
         self.generation, self.dead = -1, False
 
     def install(self, view: list[tuple[int, int | None]]) -> None:
@@ -164,7 +165,7 @@ class Server:
             role = Role(self.generation, head == self.number, copy is not None, workers)
             job.spawn(self.say(self.replicas[shard], self.replicas[shard].take_role(role, to, 100 + head)), False)
 
-    def hears(self, link: Link) -> bool:
+    def hears(self, link: ServerLink) -> bool:
         """Not a link whose answers wait, nor a word of a view that is not here."""
         if link.comm.over:
             return True
@@ -188,7 +189,7 @@ class Server:
                 self.workers[said.worker] = link
             yield from self.say(replica, replica.take(said, link))
 
-    def ended(self, link: Link) -> Act:
+    def ended(self, link: ServerLink) -> Act:
         self.links.remove(link)
         for replica in list(self.replicas.values()):
             if replica.copy is link:
@@ -209,7 +210,7 @@ class Server:
             yield from sent(link, framed(replica.number, said))
 
 
-def sent(link: Link, frame: Any) -> Act:
+def sent(link: ServerLink, frame: Any) -> Act:
     """A blocking send."""
     while not link.comm.over:
         try:
@@ -225,7 +226,7 @@ class Worker:
     def __init__(self, job: Job, number: int) -> None:
         self.job, self.uid = job, number
         self.boxes = [Outbox(number) for _ in range(job.shards)]
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, ServerLink] = {}
         self.heads: list[int] = []
         self.dead = False
 
@@ -307,14 +308,14 @@ class Job:
         self.acts: list[list[Any]] = []
         self.servers = [Server(self, number) for number in range(servers)]
         self.workers = [Worker(self, 1 + number) for number in range(workers)]
-        self.pairs: list[tuple[int, int, Link, Link]] = []
+        self.pairs: list[tuple[int, int, ServerLink, ServerLink]] = []
         self.view()
         for server in self.servers:
             self.spawn(server.read(), False)
         for worker in self.workers:
             self.spawn(worker.work(), True)
 
-    def connect(self, uid: int, server: Server) -> Link:
+    def connect(self, uid: int, server: Server) -> ServerLink:
         mine, its = pair(self.room, self.blocking)
         mine.uid, its.uid = server.uid, uid
         server.links.append(its)

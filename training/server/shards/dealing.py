@@ -10,7 +10,7 @@ import numpy as np
 from hocket.training.flat import Array
 from hocket.training.server.optimizers import Optimizer
 from hocket.training.server.shards.store import GATHERED, ROUND, Item, unlike
-from hocket.training.server.tables import Part, Places, shares
+from hocket.training.server.tables import Places, TableSlice, shares
 
 State = Mapping[Item, Mapping[str, Array]]
 """A shard's arrays, as `Tables.dump` gives them."""
@@ -54,7 +54,7 @@ def _rows(state: State, item: Item, shard: int, shards: int) -> Mapping[str, Arr
 
 
 def _slice(
-    part: Part, near: Sequence[Part], of: Sequence[tuple[State, Item]], optimizer: Optimizer
+    part: TableSlice, near: Sequence[TableSlice], of: Sequence[tuple[State, Item]], optimizer: Optimizer
 ) -> Mapping[str, Array]:
     """Slices are pushed to at once, so what is one number (their steps) may differ only by when snapshots were made."""
     made, given = {}, [state[item] for state, item in of]

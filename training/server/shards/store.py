@@ -15,7 +15,7 @@ from hocket.training.server.shards.cold import default
 from hocket.training.server.shards.lines import Lines
 from hocket.training.server.shards.packing import ALL, packed
 from hocket.training.server.shards.rounds import Round
-from hocket.training.server.tables import Part, Places, Range, Rows, finite, shares
+from hocket.training.server.tables import Places, Range, Rows, TableSlice, finite, shares
 
 Item = tuple[int, int]
 """A table and a slice of it; for rows, so many (lines.py)."""
@@ -55,7 +55,7 @@ class Slice:
     An array that is pushed to an optimizer that `overwrites` belongs to the slice from then on.
     """
 
-    def __init__(self, table: Range, part: Part) -> None:
+    def __init__(self, table: Range, part: TableSlice) -> None:
         self.optimizer: Optimizer = table.optimizer  # type: ignore[assignment]
         self.chunks = (part.number,)
         """Numbers of its items."""

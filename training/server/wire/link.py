@@ -35,7 +35,7 @@ SURE = 64
 """Frames without arrays that a transport holds unread."""
 
 
-class Link:
+class ServerLink:
     """`comm`: a communicator of two; it belongs to the link.  One thread at a time receives.
 
     `to_server`: the other end takes short frames as one message.
@@ -280,11 +280,11 @@ def _nbytes(frame: Frame) -> int:
     return EACH + sum(each.nbytes for each in (frame.keys, frame.payload) if each is not None)
 
 
-Keeps = Callable[[Link, Sequence[int]], bool]
+Keeps = Callable[[ServerLink, Sequence[int]], bool]
 """Must what follows this header last longer than until the next frame?  Asked before memory is taken for it."""
 
 
-class Shared(Link):
+class Shared(ServerLink):
     """A link that several threads of a client use, one at a time."""
 
     def __init__(self, comm: Any) -> None:

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import hocket
 from hocket.training.server.views import View
 from hocket.training.server.wire.frames import framed
-from hocket.training.server.wire.link import Link
+from hocket.training.server.wire.link import ServerLink
 from hocket.training.server.wire.messages import Named
 
 REACH = 5.0
 """Seconds in which a server has to accept."""
 AGAIN = 0.1
 """Seconds between two attempts to reach it."""
-L = TypeVar("L", bound=Link)
+L = TypeVar("L", bound=ServerLink)
 
 
 def reached(make: Callable[[Any], L], view: View, uid: int, who: Named, how: Mapping[str, Any]) -> L:

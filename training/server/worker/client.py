@@ -14,12 +14,12 @@ from hocket.arguments import kind, whole
 from hocket.errors import ArgumentError
 from hocket.extending import on_host, place
 from hocket.training.server.holder import Holder
-from hocket.training.server.member import Member
+from hocket.training.server.member import ViewMember
 from hocket.training.server.optimizers import Array
 from hocket.training.server.serve import Server
 from hocket.training.server.shards.packing import ALL
 from hocket.training.server.shards.store import Change, What
-from hocket.training.server.tables import LONGEST, Part, Places, Range, Rows, Table, as_keys, finite, shares
+from hocket.training.server.tables import LONGEST, Places, Range, Rows, Table, TableSlice, as_keys, finite, shares
 from hocket.training.server.views import Says
 from hocket.training.server.wire.messages import drawn
 from hocket.training.server.worker.encoding import Encoder, as_values, wire_codec
@@ -33,7 +33,7 @@ LONG = 100_000
 """Nanoseconds of a wait that a trace shows."""
 
 
-def rotated(parts: Sequence[Part], by: int) -> list[Part]:
+def rotated(parts: Sequence[TableSlice], by: int) -> list[TableSlice]:
     """All of them, beginning with number `by` modulo their count."""
     by %= max(1, len(parts))
     return [*parts[by:], *parts[:by]]
@@ -83,10 +83,10 @@ class Client:
         """Each table's slices: every worker begins with another one, so that they do not all wait for one server."""
         self._join()
 
-    def _meet(self, comm: Any, holder: Holder | None) -> Member | None:
+    def _meet(self, comm: Any, holder: Holder | None) -> ViewMember | None:
         """Take part in the agreement on views; a rank that serves, too, does so already."""
         if holder is None:
-            return Member(comm, self._says, self._heads.install, self.who)
+            return ViewMember(comm, self._says, self._heads.install, self.who)
         if not holder.works or holder.view is None:
             raise ArgumentError(
                 f"{self.who}: a rank that serves and has a Client needs serve(..., works=True), and in an elastic job "

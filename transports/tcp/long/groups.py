@@ -52,7 +52,7 @@ def key_of(lead: Key, number: int) -> Key:
     return lead[0], lead[1] + (LETTERS[number] if number else "")
 
 
-class Group:
+class StreamGroup:
     """All streams of a pair of channels."""
 
     def __init__(self, transport: TcpTransport, key: Key, first: HealingStreams) -> None:
@@ -171,24 +171,24 @@ class Groups:
 
     def __init__(self, transport: TcpTransport) -> None:
         self._transport = transport
-        self._live: weakref.WeakValueDictionary[Key, Group] = weakref.WeakValueDictionary()
+        self._live: weakref.WeakValueDictionary[Key, StreamGroup] = weakref.WeakValueDictionary()
         self._looking = False
 
-    def made(self, key: Key, first: HealingStreams) -> Group:
-        group = Group(self._transport, key, first)
+    def made(self, key: Key, first: HealingStreams) -> StreamGroup:
+        group = StreamGroup(self._transport, key, first)
         self._live[key] = group
         return group
 
-    def get(self, key: Key) -> Group | None:
+    def get(self, key: Key) -> StreamGroup | None:
         return self._live.get(key)
 
     def forget(self, key: Key) -> None:
         self._live.pop(key, None)
 
-    def all(self) -> Iterator[Group]:
+    def all(self) -> Iterator[StreamGroup]:
         yield from list(self._live.values())
 
-    def begins(self, group: Group) -> None:
+    def begins(self, group: StreamGroup) -> None:
         """The group's first stream is open at both ends, or will be."""
         context = self._transport.context
         count = context.streams or self._transport.paths.count(group.key[0])
@@ -198,7 +198,7 @@ class Groups:
             self._looking = True
             context.reactor.later(LOOK, self._look)
 
-    def _widen(self, group: Group, count: int) -> None:
+    def _widen(self, group: StreamGroup, count: int) -> None:
         if count > 1 and not group.busy:
             group.busy = True
             self._transport.context.reactor.aside("streams", lambda: group.widen(count))
