@@ -1,1 +1,1 @@
-"""Horovod, perftest and pyverbs under the stopwatch."""
+"""Horovod, oneCCL, perftest and pyverbs under the stopwatch."""
