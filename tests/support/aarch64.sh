@@ -60,8 +60,8 @@ git ls-files -z --cached --others --exclude-standard |
     xargs -0 sh -c 'for each; do [ ! -e "$each" ] && [ ! -L "$each" ] || printf "%s\0" "$each"; done' - |
     tar --null --no-recursion -T - -c | tar -x -C "$SYSTEM/hocket"
 cd "$SYSTEM/hocket"
-# QEMU keeps bytes for each page that is only reserved: 8 GiB of them for a window, not 64.
-sed -i 's/^RESERVE = 1 << 36/RESERVE = 1 << 33/' transports/shm/window.pyx
+# QEMU keeps bytes for each page that is only reserved, and does not give them back: 4 GiB for a window, not 64.
+sed -i 's/^RESERVE = 1 << 36/RESERVE = 1 << 32/' transports/shm/window.pyx
 CC="aarch64-linux-gnu-gcc --sysroot=$SYSTEM" LDSHARED="aarch64-linux-gnu-gcc --sysroot=$SYSTEM -shared" \
     _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=".cpython-$(echo "$VERSION" | tr -d .)-aarch64-linux-gnu.so" \
     HOCKET_CFLAGS="-I$SYSTEM/usr/include/python$VERSION -I$SYSTEM/usr/include -I$SYSTEM/usr/include/aarch64-linux-gnu" \
@@ -84,7 +84,7 @@ inside python3 /hocket/tests/support/kernel_bits.py > "$PLACE/there.txt"
 diff "$PLACE/here.txt" "$PLACE/there.txt"
 echo "$(wc -l < "$PLACE/here.txt") results of the kernels have this machine's bits"
 # The emulator is some fifteen times as slow: of the core's tests those run that start nothing and take half a second here.
-# Jobs have limits of seconds, which they keep there only where nothing else runs.
+# Jobs have limits of seconds, which they keep there only where nothing else runs; the meetings of test_resets.py do not.
 # There is no compiler inside, no torch and no MPI; QEMU has no process_vm_readv, no mbind and no huge pages, takes every option
 # of TCP for four bytes and has little of TCP_INFO and nothing of queues; its flags for the pages of test_checked.py's windows take 15 GB.
 cd "$ROOT"
@@ -93,6 +93,7 @@ inside sh -c 'cd /hocket && exec env PYTHONSAFEPATH=1 python3 -m pytest --worker
     --ignore tests/transports/shm/test_far.py --ignore tests/transports/shm/test_checked.py --ignore tests/transports/mpi \
     --deselect tests/system/test_tcp_info.py::test_numbers_of_a_connection \
     --deselect tests/control/test_link.py::test_the_shortest_round_trip \
+    --deselect tests/control/elastic/test_resets.py::test_all_go_on_and_a_newcomer_comes_in_whatever_breaks_when \
     --deselect tests/collectives/waiting/test_holding.py::test_the_kernel_says_how_it_queues \
     --deselect tests/transports/tcp/test_congestion.py::test_a_control_by_its_name \
     --deselect tests/transports/shm/test_ring.py::test_memory_of_another_process_is_read_if_the_system_lets_us \
