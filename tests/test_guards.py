@@ -116,9 +116,9 @@ GUARDS: dict[str, dict[str, str]] = {
     "training/server/wire/reaching.py": {"reached": "a server's address in the view; the key is proven"},
     "training/server/wire/frames.py": {"text": OWN, "untext": "a payload that `Holder.keeps` bounded, or a server's"},
     "training/server/wire/link.py": {
-        "Link.__init__": OWN,
-        "Link.keys": "`Holder.keeps`, asked before; a server's answer has none",
-        "Link.payload": "`Holder.keeps`, asked before; or a server's answer",
+        "ServerLink.__init__": OWN,
+        "ServerLink.keys": "`Holder.keeps`, asked before; a server's answer has none",
+        "ServerLink.payload": "`Holder.keeps`, asked before; or a server's answer",
     },
 }  # fmt: skip
 

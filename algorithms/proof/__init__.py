@@ -1,1 +1,1 @@
-"""Schedules are proven."""
+"""Schedules are proven; the same walk tells which random numbers round a value, and who keeps residuals."""

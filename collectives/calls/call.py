@@ -38,7 +38,7 @@ def in_words(code: int, nbytes: int) -> str:
 
 
 def array_facts(model: Buffer) -> dict[str, Any]:
-    """What records of a call tell of its array as data."""
+    """The array of a call as its records tell it."""
     return {"dtype": model.dtype.name, "shape": [*model.shape]}
 
 

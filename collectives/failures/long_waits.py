@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hocket.collectives.base import wording
@@ -53,6 +53,8 @@ class LongWaits:
         self.flight = FlightRecorder(members)
         self.told: dict[int, Account] = {}
         """Other world ranks said that they were doing this, when this rank asked in a long wait."""
+        self.stranded: dict[int, list[int]] = {}
+        """Members that cannot go on, and the members that left them so."""
         self._waits: dict[Engine, LongWait] = {}
 
     def go_on(self, engine: Engine, seconds: float) -> LongWait:
@@ -77,14 +79,18 @@ class LongWaits:
             self._say_what_holds_up(engine, waiting)
         return waiting
 
-    def look_who_left(self, engine: Engine, waiting: LongWait, stranded: Iterable[int]) -> None:
+    def strand(self, rank: int, by: Sequence[int]) -> None:
+        """This rank of the job cannot go on, as those have left."""
+        self.stranded[self.world_ranks.index(rank)] = [self.world_ranks.index(r) for r in by]
+
+    def look_who_left(self, engine: Engine, waiting: LongWait) -> None:
         """Raise `HasLeft` if a call of this engine needs a rank that has left, renews, or is one of `stranded`.
 
         Or `Parted` if one of these made another call instead.
         """
         parted = self.world.renewing() | self.world.gone.left
         left = {self.world_ranks.index(r): calls for r, calls in parted.items() if r in self.world_ranks}
-        absent = dict.fromkeys(stranded) | {r: calls.get(self.name) for r, calls in left.items()}
+        absent = dict.fromkeys(self.stranded) | {r: calls.get(self.name) for r, calls in left.items()}
         queues = list(self.members.queues.values())
         queue = next((queue for queue in queues if queue.engine is engine), self.members.main)
         plan, number, before = engine.plan, waiting.seq, waiting.left

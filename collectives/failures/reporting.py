@@ -53,14 +53,8 @@ class Reporter:
         """Has this rank called renew()?"""
         self._awaited = False
         """Has this rank waited for a signal of its own?"""
-        self._during = ""
-        """The call in which the verdict found this rank ..."""
-        self._judged: Error | None = None
-        """... and the error that it became."""
         self._told: BaseException | None = None
         """The error of calls after the end, with the words of the ranks' recorders for the first of them."""
-        self._stranded: dict[int, list[int]] = {}
-        """Members that cannot go on, and the members that left them so."""
 
     @property
     def broken(self) -> BaseException | None:
@@ -118,7 +112,8 @@ class Reporter:
         error = state.error
         if not isinstance(error, ArgumentError):
             if self._told is None:
-                self._told = self._seen(error, state.verdict if error is self._judged else None)
+                of_verdict = state.judged is not None and error is state.judged.error
+                self._told = self._seen(error, state.verdict if of_verdict else None)
             error = self._told
         if not state.raised and isinstance(state.error, PeerLostError):
             self._await_own_signal()
@@ -211,7 +206,8 @@ class Reporter:
         processes = self.long_waits.flight.look()
         if verdict is not None:
             seen = self.long_waits.flight.seen(processes)
-            error = wording.build(verdict, self.group, self.world.rank, call or self._during, self.closed, seen)
+            call = call or (self.state.judged.during if self.state.judged is not None else "")
+            error = wording.build(verdict, self.group, self.world.rank, call, self.closed, seen)
         return type(error)(f"{error}{self.long_waits.flight.file(processes)}", *_details(error))
 
     def _alone(self, code: int, culprit: int, seq: int, account: Account) -> Verdict | Lost:
@@ -238,7 +234,7 @@ class Reporter:
 
         The others notice it themselves in their next collective.  In messages they may wait for this rank: it reports.
         """
-        gone = sorted({r for each in gone for r in self._stranded.get(each, [each])})
+        gone = sorted({r for each in gone for r in self.long_waits.stranded.get(each, [each])})
         left = [self.world_ranks[r] for r in gone]
         renews = not any(rank in self.world.gone.left for rank in left)
         if renews:
@@ -292,13 +288,11 @@ class Reporter:
             if fault.kind == "exit" and fault.by != self.world.rank:
                 self._other_exits.set()
             if fault.kind == LEFT:
-                self._stranded[self.world_ranks.index(fault.by)] = [self.world_ranks.index(r) for r in fault.left]
+                self.long_waits.strand(fault.by, fault.left)
                 return
-        if self.state.verdict is None:
-            self._during = self.members.main.engine.words if self.members.main.engine.in_call else ""
-            self._judged = wording.build(verdict, self.group, self.world.rank, self._during, self.closed)
-        assert self._judged is not None
-        self.take(states.Judged(verdict, self._judged, first))
+        during = self.members.main.engine.words if self.members.main.engine.in_call else ""
+        error = wording.build(verdict, self.group, self.world.rank, during, self.closed)
+        self.take(states.Judged(verdict, error, first, during))
 
     def account(self, seq: int = 0) -> Account:
         """This rank's activity here, for the others; if it is past call number `seq`, also what that was."""
@@ -332,7 +326,7 @@ class Reporter:
             self.world.look_who_is_lost()
         # a verdict knows more: one may have left because another failed
         if not self.halted and (self.world.gone.left or self.world.renewing()):
-            self.long_waits.look_who_left(engine, waiting, self._stranded)
+            self.long_waits.look_who_left(engine, waiting)
 
     def give_up(self, error: BaseException, tell: bool = True) -> None:
         """This rank fails with `error`: `tell` the others now, so that they do not wait for it.

@@ -30,10 +30,15 @@ class State:
 
     error: BaseException | None = None
     """The error that ended it; None: nothing, or it is not known yet."""
-    verdict: Verdict | Lost | None = None
-    """The coordinator's."""
+    judged: Judged | None = None
+    """The first verdict of the coordinator, as it came here."""
     raised: bool = False
     """Has a call raised what ended it?"""
+
+    @property
+    def verdict(self) -> Verdict | Lost | None:
+        """The coordinator's."""
+        return None if self.judged is None else self.judged.verdict
 
     @property
     def closed(self) -> bool:
@@ -79,6 +84,8 @@ class Judged:
     verdict: Verdict | Lost
     error: BaseException
     first: int = 0
+    during: str = ""
+    """The call in which it found this rank."""
 
 
 @dataclass(frozen=True)
@@ -130,19 +137,19 @@ def _failed(state: State, **what: Any) -> Failed:
 def _leaving(state: Failed, event: Leaving) -> Next:
     """Nobody is waited for where the error is known; else close() waits for the verdict."""
     known = state.error is not None
-    return (Left(state.error, state.verdict, state.raised) if known else replace(state, closing=True)), ()
+    return (Left(state.error, state.judged, state.raised) if known else replace(state, closing=True)), ()
 
 
 def _judged(state: Failed, event: Judged) -> Next:
     """The first verdict counts, and an error that this rank knew before."""
-    if state.verdict is not None:
+    if state.judged is not None:
         return state, ()
-    return replace(state, verdict=event.verdict, error=state.error or event.error), WAKE
+    return replace(state, judged=event, error=state.error or event.error), WAKE
 
 
 def _over(state: Failed, event: Over) -> Next:
     """A close() that failed has told it; later calls hear that it is closed."""
-    return Left(event.error if state.closing else state.error or event.error, state.verdict, state.raised), ()
+    return Left(event.error if state.closing else state.error or event.error, state.judged, state.raised), ()
 
 
 TABLE: dict[tuple[type[State], type], Callable[[Any, Any], Next]] = {
@@ -164,7 +171,7 @@ TABLE: dict[tuple[type[State], type], Callable[[Any, Any], Next]] = {
 for _going in (Open, Closing):
     TABLE |= {
         (_going, Stopped): lambda state, event: (_failed(state), HALT),
-        (_going, Judged): lambda state, event: (_failed(state, verdict=event.verdict, error=event.error), WAKE),
+        (_going, Judged): lambda state, event: (_failed(state, judged=event, error=event.error), WAKE),
         (_going, Broke): lambda state, event: (_failed(state, error=event.error), HALT),
         (_going, Raising): lambda state, event: (_failed(state, raised=True), ()),
         (_going, Over): lambda state, event: (Left(event.error), ()),

@@ -1,1 +1,1 @@
-"""The members of a communicator, their queues, and the transport to each."""
+"""The members of a communicator, and their queues."""

@@ -146,7 +146,7 @@ class About(NamedTuple):
     packing: Codec | None = None
     """The codec by which messages are shorter than the memory that they are of."""
     facts: Mapping[str, Any] = NO_FACTS
-    """What records of the call tell as data: dtype and shape of its array; of messages dest and source, world ranks."""
+    """The call as data, for its records: dtype and shape of its array; of messages dest and source, world ranks."""
 
 
 @dataclass

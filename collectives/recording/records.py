@@ -74,7 +74,7 @@ MOST_BYTES = 256 << 20
 """All rings of a file have no more, unless it takes as many of the disk: somebody else's file may be sparse."""
 """Characters of a text that are kept."""
 MOST_SIDES = 64
-"""Of an array's shape; NumPy has no more."""
+"""NumPy's arrays have no more dimensions."""
 MOST_MEMBERS = 600
 """Characters in which the members of a communicator are told, if they can be."""
 
@@ -164,10 +164,10 @@ class What:
     """The line of the user's program that made it first."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
-    """Those of the array that this rank gave; without dtype there is none."""
+    """The array that this rank gave; without dtype there is none."""
     dest: int | None = None
     source: int | None = None
-    """Of messages: ranks of the job; None: nobody, or any."""
+    """The ends of a message, ranks of the job; None: nobody, or any."""
     told: AsData | None = None
     """The facts of a span, as data."""
 
@@ -332,10 +332,8 @@ def _what(line: dict[str, Any]) -> What:
     nbytes, fingerprint = _whole(line.get("bytes")), _whole(line.get("fingerprint"))
     site, dtype, shape = _text(line.get("site")), _text(line.get("dtype")), line.get("shape")
     sides = tuple(map(_whole, shape[:MOST_SIDES])) if isinstance(shape, list) else ()
-    dest, source = (_whole(line[k]) if k in line else None for k in ("dest", "source"))
-    return What(
-        text, collective, algorithm, over, nbytes, fingerprint, site, dtype, sides, dest, source, understood(line)
-    )
+    ends = (_whole(line[k]) if k in line else None for k in ("dest", "source"))
+    return What(text, collective, algorithm, over, nbytes, fingerprint, site, dtype, sides, *ends, understood(line))
 
 
 def _facts(head: Any, about: dict[str, Any]) -> Facts:

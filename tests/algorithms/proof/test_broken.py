@@ -31,84 +31,41 @@ def ring() -> Programs:
     return programs
 
 
-def edit(programs: Programs, rank: int, step: int, kind: type, **changes: object) -> None:
-    programs[rank][step] = tuple(
-        op._replace(**changes) if isinstance(op, kind) else op  # type: ignore[union-attr]
-        for op in programs[rank][step]
-    )
+Edit = tuple[int, int, type, dict[str, object] | None]
+"""A rank, a step, Send or Recv, and its fields that change; None: it is dropped."""
+EDITS: dict[str, tuple[str, list[Edit]]] = {
+    "a dropped send": ("step 2: rank 1 does not send what is received by rank 2", [(1, 2, Send, None)]),
+    "a dropped receive": ("step 2: rank 1 sends a message that is never received by rank 2", [(2, 2, Recv, None)]),
+    "a dropped message": (
+        r"at the end rank 0 chunk 0 holds .*; expected each of \(0, 1, 2, 3\) once",
+        [(1, 0, Send, None), (2, 0, Recv, None)]),
+    "reduced twice": ("holds .*expected each of", [(2, 4, Recv, {"reduce": True})]),
+    "overwritten where it should reduce": ("holds .*expected each of", [(2, 1, Recv, {"reduce": False})]),
+    "a wrong chunk on one side": (
+        "step 1: rank 1 sends chunks 3 where rank 2 receives 2", [(2, 1, Recv, {"chunks": 2})]),
+    "a wrong chunk on both sides": ("expected each of", [(1, 1, Send, {"chunks": 2}), (2, 1, Recv, {"chunks": 2})]),
+    "a wrong peer": ("step 0: rank 1 does not send what is received by rank 2", [(1, 0, Send, {"peer": 3})]),
+    "a message to oneself": (
+        r"rank 1 step 0: Send\(peer=1, chunks=0\) must name another rank of 0..3", [(1, 0, Send, {"peer": 1})]),
+    "a peer below all": ("rank 1 step 0: Recv.* must name another rank", [(1, 0, Recv, {"peer": -1})]),
+    "a peer above all": ("rank 1 step 0: Recv.* must name another rank", [(1, 0, Recv, {"peer": 4})]),
+    "a chunk below all": ("rank 1 step 0: Send.* names a chunk outside 0..3", [(1, 0, Send, {"chunks": -1})]),
+    "a chunk above all": ("rank 1 step 0: Send.* names a chunk outside 0..3", [(1, 0, Send, {"chunks": 4})]),
+    "an empty message": ("rank 1 step 0: Send.* has no chunk", [(1, 0, Send, {"chunks": ()})]),
+    "a chunk twice in a message": ("rank 1 step 0: Send.* names a chunk twice", [(1, 0, Send, {"chunks": (1, 1)})]),
+}  # fmt: skip
 
 
-def drop(programs: Programs, rank: int, step: int, kind: type) -> None:
-    programs[rank][step] = tuple(op for op in programs[rank][step] if not isinstance(op, kind))
-
-
-def test_dropped_send(ring: Programs) -> None:
-    drop(ring, 1, 2, Send)
-    refuse(ring, "step 2: rank 1 does not send what is received by rank 2")
-
-
-def test_dropped_receive(ring: Programs) -> None:
-    drop(ring, 2, 2, Recv)
-    refuse(ring, "step 2: rank 1 sends a message that is never received by rank 2")
-
-
-def test_dropped_message(ring: Programs) -> None:
-    drop(ring, 1, 0, Send)
-    drop(ring, 2, 0, Recv)
-    refuse(ring, r"at the end rank 0 chunk 0 holds .*; expected each of \(0, 1, 2, 3\) once")
-
-
-def test_reduced_twice(ring: Programs) -> None:
-    edit(ring, 2, 4, Recv, reduce=True)
-    refuse(ring, "holds .*expected each of")
-
-
-def test_overwritten_where_it_should_reduce(ring: Programs) -> None:
-    edit(ring, 2, 1, Recv, reduce=False)
-    refuse(ring, "holds .*expected each of")
-
-
-def test_wrong_chunk_on_one_side(ring: Programs) -> None:
-    edit(ring, 2, 1, Recv, chunks=2)
-    refuse(ring, "step 1: rank 1 sends chunks 3 where rank 2 receives 2")
-
-
-def test_wrong_chunk_on_both_sides(ring: Programs) -> None:
-    edit(ring, 1, 1, Send, chunks=2)
-    edit(ring, 2, 1, Recv, chunks=2)
-    refuse(ring, "expected each of")
-
-
-def test_wrong_peer(ring: Programs) -> None:
-    edit(ring, 1, 0, Send, peer=3)
-    refuse(ring, "step 0: rank 1 does not send what is received by rank 2")
-
-
-def test_message_to_oneself(ring: Programs) -> None:
-    edit(ring, 1, 0, Send, peer=1)
-    refuse(ring, r"rank 1 step 0: Send\(peer=1, chunks=0\) must name another rank of 0..3")
-
-
-@pytest.mark.parametrize("peer", [-1, 4])
-def test_peer_that_is_not_there(ring: Programs, peer: int) -> None:
-    edit(ring, 1, 0, Recv, peer=peer)
-    refuse(ring, "rank 1 step 0: Recv.* must name another rank")
-
-
-@pytest.mark.parametrize("chunk", [-1, 4])
-def test_chunk_that_is_not_there(ring: Programs, chunk: int) -> None:
-    edit(ring, 1, 0, Send, chunks=chunk)
-    refuse(ring, "rank 1 step 0: Send.* names a chunk outside 0..3")
-
-
-def test_empty_message(ring: Programs) -> None:
-    edit(ring, 1, 0, Send, chunks=())
-    refuse(ring, "rank 1 step 0: Send.* has no chunk")
-
-
-def test_chunk_twice_in_a_message(ring: Programs) -> None:
-    edit(ring, 1, 0, Send, chunks=(1, 1))
-    refuse(ring, "rank 1 step 0: Send.* names a chunk twice")
+@pytest.mark.parametrize("what", EDITS)
+def test_an_edit_of_the_ring_is_refused(ring: Programs, what: str) -> None:
+    why, edits = EDITS[what]
+    for rank, step, kind, changes in edits:
+        ops = ring[rank][step]
+        ring[rank][step] = tuple(
+            op._replace(**changes or {}) if isinstance(op, kind) else op  # type: ignore[union-attr]
+            for op in ops if changes is not None or not isinstance(op, kind)
+        )  # fmt: skip
+    refuse(ring, why)
 
 
 def test_swapped_steps(ring: Programs) -> None:
@@ -121,16 +78,6 @@ def test_swapped_messages_in_a_step() -> None:
     back = (Send(0, 0), Send(0, 1), Recv(0, 0, True), Recv(0, 1, True))
     verify_steps(CONTRACTS["allreduce"], [[there], [back]], chunks=2)
     refuse([[there], [(back[1], back[0], *back[2:])]], "rank 1 sends chunks 1 where rank 0 receives 0")
-
-
-def test_head_to_head_deadlock() -> None:
-    programs: Programs = [[(Send(1 - r, 0),), (Recv(1 - r, 0, reduce=True),)] for r in range(2)]
-    refuse(programs, "deadlock without buffering: rank 0 waits in step 0.*rank 1 waits in step 0", chunks=1)
-
-
-def test_deadlock_around_a_circle() -> None:
-    programs: Programs = [[(Recv((r + 1) % 3, r),), (Send((r - 1) % 3, (r - 1) % 3),)] for r in range(3)]
-    refuse(programs, "deadlock without buffering", "allgather")
 
 
 def test_one_rank_a_step_late() -> None:
@@ -148,40 +95,40 @@ def test_different_numbers_of_steps(ring: Programs) -> None:
     refuse(ring, "misaligned clock: the ranks yield different numbers of steps, {0: 6, 1: 6, 2: 6, 3: 7}")
 
 
-def test_overwritten_twice_in_a_step() -> None:
-    programs: Programs = [[(Recv(1, 0), Recv(2, 0))], [(Send(0, 0),)], [(Send(0, 0),)]]
-    refuse(programs, "rank 0 step 0: .*chunk 0 is overwritten twice", "reduce", 1)
+WRONG: dict[str, tuple[Programs, str, str, int]] = {
+    "overwritten twice in a step": (
+        [[(Recv(1, 0), Recv(2, 0))], [(Send(0, 0),)], [(Send(0, 0),)]],
+        "rank 0 step 0: .*chunk 0 is overwritten twice", "reduce", 1),
+    "overwritten and reduced in a step": (
+        [[(Recv(1, 0), Recv(2, 0, reduce=True))], [(Send(0, 0),)], [(Send(0, 0),)]],
+        "rank 0 step 0: chunk 0 is both overwritten and reduced into", "reduce", 1),
+    "copied over what is received": (
+        [[(Copy(1, 0), Recv(1, 0))], [(Send(0, 0),)]], "rank 0 step 0: .*chunk 0 is overwritten twice", "reduce", 2),
+    "sent before it is held": (
+        programs_of("broadcast", "binomial", 4, root=1), "step 0: chunk 0 is read but holds nothing", "broadcast", 1),
+    "copied before it is held": (
+        [[(Copy(2, 1),)], [()]], "rank 0 step 0: chunk 2 is read but holds nothing", "alltoall", 4),
+    "copied into the wrong chunk": (
+        [[(Copy(0, 1),)]], "rank 0 chunk 1 holds contributions to chunk 0", "allreduce", 2),
+    "different chunks added": (
+        [[(Copy(0, 1),), (Recv(1, 1, reduce=True),)], [(), (Send(0, 1),)]],
+        "rank 0 step 1: values of different chunks are added", "reduce", 2),
+    "nothing done at all": (
+        [[], []], r"rank 0 chunk 1 holds nothing; expected the contributions of ranks \(1,\)", "allgather", 2),
+    "a wrong number of blocks": (
+        programs_of("allgather", "ring", 4), "5 chunks; expected one for each block: 4", "allgather", 5),
+    "a deadlock head to head": (
+        [[(Send(1 - r, 0),), (Recv(1 - r, 0, reduce=True),)] for r in range(2)],
+        "deadlock without buffering: rank 0 waits in step 0.*rank 1 waits in step 0", "allreduce", 1),
+    "a deadlock around a circle": (
+        [[(Recv((r + 1) % 3, r),), (Send((r - 1) % 3, (r - 1) % 3),)] for r in range(3)],
+        "deadlock without buffering", "allgather", 3),
+}  # fmt: skip
 
 
-def test_overwritten_and_reduced_in_a_step() -> None:
-    programs: Programs = [[(Recv(1, 0), Recv(2, 0, reduce=True))], [(Send(0, 0),)], [(Send(0, 0),)]]
-    refuse(programs, "rank 0 step 0: chunk 0 is both overwritten and reduced into", "reduce", 1)
-
-
-def test_copied_over_what_is_received() -> None:
-    programs: Programs = [[(Copy(1, 0), Recv(1, 0))], [(Send(0, 0),)]]
-    refuse(programs, "rank 0 step 0: .*chunk 0 is overwritten twice", "reduce", 2)
-
-
-def test_sent_before_it_is_held() -> None:
-    refuse(programs_of("broadcast", "binomial", 4, root=1), "step 0: chunk 0 is read but holds nothing", "broadcast", 1)
-
-
-def test_copied_before_it_is_held() -> None:
-    refuse([[(Copy(2, 1),)], [()]], "rank 0 step 0: chunk 2 is read but holds nothing", "alltoall", 4)
-
-
-def test_copied_into_the_wrong_chunk() -> None:
-    refuse([[(Copy(0, 1),)]], "rank 0 chunk 1 holds contributions to chunk 0", chunks=2)
-
-
-def test_different_chunks_added() -> None:
-    programs: Programs = [[(Copy(0, 1),), (Recv(1, 1, reduce=True),)], [(), (Send(0, 1),)]]
-    refuse(programs, "rank 0 step 1: values of different chunks are added", "reduce", 2)
-
-
-def test_nothing_done_at_all() -> None:
-    refuse([[], []], r"rank 0 chunk 1 holds nothing; expected the contributions of ranks \(1,\)", "allgather")
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_program_is_refused(what: str) -> None:
+    refuse(*WRONG[what])
 
 
 def test_broken_promise_of_rank_order(ring: Programs) -> None:
@@ -197,10 +144,6 @@ def test_ranks_that_sum_in_different_orders() -> None:
         [(Send(0, 0),), (Send(1, 0), Recv(0, 0))],
     ]
     refuse(programs, "rank 1 chunk 0 is combined in another way than on rank 0: their last bits may differ", chunks=1)
-
-
-def test_wrong_number_of_blocks() -> None:
-    refuse(programs_of("allgather", "ring", 4), "5 chunks; expected one for each block: 4", "allgather", 5)
 
 
 def test_refused_size() -> None:

@@ -15,7 +15,7 @@ from hocket.errors import ArgumentError, PeerLostError
 TEXT = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text()
 ROWS = re.search(r"^\| state \|.*?(?=\n\n)", TEXT, re.M | re.S)
 WHY, LATER, CLOSED = PeerLostError("first", [1]), PeerLostError("second", [2]), ArgumentError("closed")
-VERDICT, SECOND = Lost(1, "", [1]), Lost(2, "", [1, 2])
+VERDICT, SECOND = states.Judged(Lost(1, "", [1]), WHY), Lost(2, "", [1, 2])
 STATES: dict[str, list[State]] = {
     "Open": [Open()],
     "Closing": [Closing()],

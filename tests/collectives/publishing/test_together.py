@@ -289,7 +289,7 @@ print(json.dumps(dict(told=told, at=at)))
 
 
 def test_kills_in_the_middle(tmp_path: pathlib.Path) -> None:
-    """A reader is killed: the other one is told, and the publisher serves others.  A writer is: both readers are told."""
+    """A reader is killed: the other one is told, the publisher serves others.  A writer is: both readers are told."""
     with job(2, WRITER, tmp_path) as writers:
         place = tmp_path / "signs" / "address"
         _await(place)

@@ -168,7 +168,7 @@ def test_a_message_that_others_overtake_ends_in_a_record_of_its_own() -> None:
 
 
 def test_rings_are_bounded_and_used_again() -> None:
-    """Who closes gives its rings back, though the communicators are still at hand: a fresh process has 64 for both."""
+    """A close gives rings back, though the communicator is still at hand: a fresh process has 64 for both."""
     kept = []
 
     def many(comm: hocket.Communicator) -> tuple[int, int]:
