@@ -71,7 +71,7 @@ class Compressor:
         as much as when it was left (at a rate of 0, and after one, it stays as it is).  None: the rate is that of the
         call before.  A NaN or an infinity anywhere makes the whole result NaN on all ranks, and nothing is kept of the
         call: a training step that is skipped for it changes nothing, if all its calls are in one `step`.  Cost: that of
-        the method, and some passes over x in NumPy.  Memory: what is owed, and as much again by a codec or in a `step`.
+        the method, and some passes over x in NumPy.  Memory: what is owed, and as much again.
         """
         self.allreduce_all([x], [key], op, lr)
         return x
@@ -174,7 +174,7 @@ class Compressor:
         self, results: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[float]
     ) -> tuple[list[Array], list[float], list[Averaged]]:
         """Average by a method that is given what is to be sent.  What is left, the squares of that, and the costs."""
-        vectors = self._scratch(0, entries, arrays[0])
+        vectors = self._left(results.keys, entries, arrays[0])
         owed = self._owed(entries)
         squares = [owing(*each) for each in zip(arrays, owed, factors, vectors.parts, strict=True)]
         kepts = [self.method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
@@ -224,7 +224,7 @@ class Compressor:
             self._settle_on_gpu([entry], [result], [averaged], (owed, left), square, [lr])
             self._count(entry, array.nbytes, averaged, time.perf_counter() - began)
             return out
-        vector = self._scratch(0, [entry], array).parts[0]
+        vector = self._left([key], [entry], array).parts[0]
         square = owing(array, self._owed([entry])[0], self._factor(entry, lr), vector)
         averaged = self.method.scatter(self.comm, vector, result)
         self._settle(entry, vector, square, result, averaged, lr, time.perf_counter() - began)
@@ -296,6 +296,10 @@ class Compressor:
         """The one that is open."""
         return self._last_step if self._last_step and not self._last_step.over else None
 
+    def _left(self, keys: Sequence[str], entries: Sequence[Entry], like: Array) -> Bucket:
+        """Memory for what is to be sent, of which a method leaves what is not: the entries', if they keep that."""
+        return self._residuals.of(keys, entries, like)[1] if self.feedback else self._scratch(0, entries, like)
+
     def _scratch(self, which: int, entries: Sequence[Entry], like: Array) -> Bucket:
         """Memory for a vector of each entry, one after the other, where `like` lies."""
         count, memory = sum(math.prod(entry.shape) for entry in entries), self._memory[which]
@@ -308,7 +312,7 @@ class Compressor:
 
         If one of the calls' results is not finite all of them become NaN at the end, on all ranks, and what is owed to
         every key is as before: a step that is skipped for a NaN in one gradient loses nothing of the others.  A step
-        has one call with a key; `allgather` is no part of it.  Memory: once more what is owed.
+        has one call with a key; `allgather` is no part of it.
 
         >>> import hocket, numpy as np
         >>> from hocket.compression import Compressor
@@ -344,6 +348,7 @@ class Compressor:
         All ranks do it between the same calls.
         """
         self._entries.pop(text(key), None)
+        self._residuals.forget(key)
 
     def state_dict(self) -> dict[str, Any]:
         """The state that this rank must keep to go on as if nothing had happened: arrays and numbers, for any

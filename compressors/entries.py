@@ -69,7 +69,7 @@ class Entry:
     left_square: Any = 0.0
     """The same of what it did not send, where that is not kept; of vectors on a GPU both are of all in the call."""
     spare: Array | None = None
-    """Memory for what a call of a codec's leaves, or one of a `Step`, until it counts."""
+    """Memory for what a call leaves, until it counts."""
     sharded: bool = False
     """Are the vectors' rows the ranks'?  Then another number of ranks makes them other vectors."""
 

@@ -43,6 +43,11 @@ class Residuals:
             entry.spare = part
         return kept, spare
 
+    def forget(self, key: str) -> None:
+        """Keep the memory of calls with this key no longer."""
+        for keys in [each for each in self._pairs if key in each]:
+            del self._pairs[keys]
+
     def end(self) -> None:
         """The call's own memory on a GPU is the library's again, if nothing is kept there."""
         if self.parks:
@@ -52,8 +57,8 @@ class Residuals:
         shapes = [tuple(entry.residual.shape) for entry in entries]
         pair = self._pairs.get(keys)
         if pair is None or [tuple(part.shape) for part in pair[0].parts] != shapes:
-            for other in [each for each in self._pairs if not set(keys).isdisjoint(each)]:
-                del self._pairs[other]
+            for key in keys:
+                self.forget(key)
             count = sum(size(entry.residual) for entry in entries)
             first, second = (Bucket.of(empty(like, count), shapes, keys) for _ in range(2))
             pair = self._pairs[keys] = first, second

@@ -19,10 +19,12 @@ class EF21(Together):
     """Each rank sends its gradient's difference to the mean of the peers' estimates; nothing is owed.
 
     The first call sends the whole vector, 2n(p-1)/p bytes per rank; the others cost what `method` costs.  The result
-    is the mean of these estimates, which are near where gradients change slowly.
+    is the mean of these estimates, which are near where gradients change slowly.  So send each rank's momentum, the
+    running sum or mean of its gradients, in place of a noisy gradient, and have none behind it: that sums up what was
+    late already, and training may fail.
 
     Source: Richtarik et al., "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error Feedback",
-    NeurIPS 2021.
+    NeurIPS 2021; Fatkhullin et al., "Momentum Provably Improves Error Feedback!", NeurIPS 2023.
     """
 
     def __init__(self, method: Method) -> None:

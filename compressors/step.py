@@ -42,25 +42,14 @@ class Outcome(NamedTuple):
         entry.lr = entry.lr if self.lr is None else self.lr
         if self.left is None:
             entry.left_square = self.left_square
-        elif self.left is entry.spare:
-            entry.residual, entry.spare = entry.spare, entry.residual
         else:
-            entry.residual[...] = self.left
+            entry.residual, entry.spare = self.left, entry.residual
 
     def where(self) -> list[Array]:
         return [self.result]
 
     def leave(self) -> None:
         """Nothing of it lies on a GPU."""
-
-    def kept_for_later(self) -> Outcome:
-        """The same, with what was not sent in memory of the entry's: the next call takes the Compressor's."""
-        if self.left is None or self.left is self.entry.spare:
-            return self
-        if self.entry.spare is None:
-            self.entry.spare = np.empty_like(self.entry.residual)
-        self.entry.spare[...] = self.left
-        return self._replace(left=self.entry.spare)
 
 
 class OnGpu(NamedTuple):
@@ -102,9 +91,6 @@ class OnGpu(NamedTuple):
         whole[...] = chosen(counts, whole, self.owed.flat)
         for entry, part, owed in zip(self.entries, left.parts, self.owed.parts, strict=True):
             entry.residual, entry.spare = part, owed
-
-    def kept_for_later(self) -> OnGpu:
-        return self
 
 
 def of_two(result: Array, kept: Kept, before: Kept) -> Kept:
@@ -155,7 +141,7 @@ class Step:
 
     def add(self, outcome: Outcome | OnGpu, *entries: Entry) -> None:
         """Add the outcome of a call that has just been made."""
-        self._outcomes.append(outcome.kept_for_later())
+        self._outcomes.append(outcome)
         self._entries.update(map(id, entries))
 
     @in_order("places")

@@ -136,6 +136,16 @@ def test_every_link_leads_somewhere(page: pathlib.Path) -> None:
     assert not broken
 
 
+def test_each_method_has_its_rooms_and_its_proof() -> None:
+    """A row of docs/methods.md links a table or a test, and its folders and files are there."""
+    rows = re.findall(r"^\| (?!method|system|--)(.+) \|$", (ROOT / "docs" / "methods.md").read_text(), re.M)
+    assert len(rows) > 35
+    for row in rows:
+        assert "](" in row, row
+        for path in re.findall(r"`([a-z_]+/[a-z_/.]*)`", row):
+            assert (ROOT / path).exists(), path
+
+
 def test_every_page_is_linked_from_readme() -> None:
     text = PAGES[0].read_text() + (ROOT / "docs" / "api.md").read_text()
     assert [page.name for page in PAGES[2:] if f"{page.name})" not in text] == []

@@ -41,6 +41,8 @@ class Recipe(NamedTuple):
     feedback: bool = True
     momentum: float = MOMENTUM
     """The optimizer's momentum: a method may have its own."""
+    first: bool = False
+    """Each rank has the momentum, and the method sends that."""
     late: int = 0
     """Steps by which averages come late."""
     od: bool = False
@@ -70,6 +72,7 @@ ROWS = {
     "oktopk 1%": Recipe("oktopk:0.01"),
     "doublesqueeze topk 1%": Recipe("doublesqueeze:topk:0.01"),
     "ef21 topk 1%": Recipe("ef21:topk:0.01"),
+    "ef21 topk 1% momentum first": Recipe("ef21:topk:0.01", first=True),
     "ef21 topk 10%": Recipe("ef21:topk:0.1"),
     "dgc 0.1%": Recipe(lambda: _sparse_dgc(0.25, 0.063, 0.0156, 0.004), momentum=0.0),
     "dgc 0.1% cold": Recipe(_sparse_dgc, momentum=0.0),
@@ -85,7 +88,7 @@ ROWS = {
 IID = [name for name in ROWS if name not in ("int4", "sign alone", "topk 1% alone")]
 SORTED = [
     "float32", "sign alone", "sign", "doublesqueeze sign", "topk 1% alone", "topk 1%", "doublesqueeze topk 1%",
-    "ef21 topk 1%", "powersgd 1", "terngrad", "od-sgd",
+    "ef21 topk 1%", "ef21 topk 1% momentum first", "powersgd 1", "terngrad", "od-sgd",
 ]  # fmt: skip
 """The rows of each table, unless others are asked for."""
 
@@ -138,7 +141,15 @@ def _at_once(comm: Any, w: Tree, row: Recipe) -> Callable[[Tree, float], None]:
     compressor = None if made is None else Compressor(comm, made, row.feedback)
     speeds = {name: np.zeros_like(each) for name, each in w.items()}
 
+    def gathered(found: Tree) -> None:
+        for name, gradient in found.items():
+            speeds[name] *= row.momentum
+            speeds[name] += gradient
+            found[name] = speeds[name].copy()
+
     def update(found: Tree, rate: float) -> None:
+        if row.first:
+            gathered(found)
         dense = [name for name in found if compressor is None or name.startswith("b")]
         if dense:
             whole = comm.allreduce(np.concatenate([found[name].reshape(-1) for name in dense]), "avg")
@@ -147,10 +158,10 @@ def _at_once(comm: Any, w: Tree, row: Recipe) -> Callable[[Tree, float], None]:
         if found and compressor is not None:
             matrices = [name for name in found if name.startswith("w")]
             compressor.allreduce_all([found[name] for name in matrices], matrices, lr=rate)
-        for name, gradient in found.items():
-            speeds[name] *= row.momentum
-            speeds[name] += gradient
-            w[name] -= rate * speeds[name]
+        if not row.first:
+            gathered(found)
+        for name, step in found.items():
+            w[name] -= rate * step
 
     return update
 

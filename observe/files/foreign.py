@@ -65,7 +65,8 @@ def adopted(documents: Sequence[Any]) -> Timeline:
 def _of_torch(documents: Sequence[Any], hosts: dict[int, str]) -> Iterator[Seen]:
     """Calls on a GPU are its kernels, others what the backend says of them, or else what torch's dispatcher does.
 
-    Gloo does not say of which group a call is: where there are several, calls of different ranks are not one.
+    Neither Gloo nor NCCL's kernels under an old torch say of which group a call is: unless it is known that there is
+    but one, calls of different ranks are not one.
     """
     bases = [_base(each) for each in documents]
     for document, base in zip(documents, bases, strict=True):
@@ -73,10 +74,14 @@ def _of_torch(documents: Sequence[Any], hosts: dict[int, str]) -> Iterator[Seen]
         if rank in hosts:
             raise ArgumentError(f"two traces are of rank {rank}: give one of each rank")
         hosts[rank] = str(document.get("host_name", ""))[:LONGEST]
-        alone = f"rank {rank}" if len(document["distributedInfo"].get("pg_config", ())) > 1 else "world"
+        alone = f"rank {rank}" if len(document["distributedInfo"].get("pg_config", ())) != 1 else "world"
         rows = [row for row in document["traceEvents"] if row.get("ph") == "X"]
         told = [row for row in rows if "Collective name" in row.get("args", {})]
-        kernels = [row for row in told if row.get("cat") == "kernel"]
+        kernels = [row for row in told if row.get("cat") == "kernel"] or [
+            {**row, "name": row["name"].partition("(")[0]}
+            for row in rows
+            if row.get("cat") == "kernel" and row["name"].startswith("nccl")
+        ]
         works = [row for row in rows if WORK.fullmatch(row["name"])]
         made = kernels or works or [row for row in rows if row["name"].startswith("c10d::")]
         sizes = [_nbytes(row["args"]) for row in sorted(told, key=_ts)] if not kernels else []

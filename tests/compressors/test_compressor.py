@@ -147,6 +147,13 @@ def calls_that_count_together(comm: Communicator) -> None:
             each.allreduce(gradient(comm.rank, 0, (300,)), "a")
     assert one.stats("a").error == other.stats("a").error > 0
     assert one._entries["a"].spare is None  # no memory for what nobody will ask for
+    owing = Compressor(comm, "topk:0.1")
+    owing.allreduce(gradient(comm.rank, 0, (300,)), "a")
+    spare = owing._entries["a"].spare
+    owing.allreduce(gradient(comm.rank, 1, (300,)), "a")
+    assert owing._entries["a"].residual is spare  # and no copy of what is owed
+    owing.forget("a")
+    assert not owing._residuals._pairs
     with pytest.raises(ZeroDivisionError), c.step():
         c.allreduce(xs["a"], "a")
         raise ZeroDivisionError

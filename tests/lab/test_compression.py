@@ -49,14 +49,15 @@ def test_the_microscaling_formats() -> None:
 def test_training_with_fewer_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 steps on two ranks: whole averages end in one place, late ones elsewhere; a thousandth of them learns less."""
     monkeypatch.setenv("HOCKET_TRANSPORT", "tcp")
-    names = ["float32", "int8", "od-sgd", "stale 4", "topk"]
-    rows = {**parity.ROWS, "topk": parity.Recipe("topk:0.001", feedback=False)}
+    names = ["float32", "first", "int8", "od-sgd", "stale 4", "topk"]
+    rows = {**parity.ROWS, "topk": parity.Recipe("topk:0.001", feedback=False), "first": parity.Recipe(first=True)}
 
     def outcomes(comm: hocket.Communicator) -> list[parity.Outcome]:
         return [parity.trained(comm, rows[name], 0, 1, 640, "sorted") for name in names]
 
-    float32, int8, od, stale, topk = hocket.local_world(2).run(outcomes)[0]
+    float32, first, int8, od, stale, topk = hocket.local_world(2).run(outcomes)[0]
     assert int8.loss == pytest.approx(float32.loss, rel=0.05) and float32.loss < 2
+    assert first.loss == pytest.approx(float32.loss, rel=1e-4), "the average of momenta is the momentum of averages"
     assert len({float32.loss, od.loss, stale.loss}) == 3 and topk.loss > 1.2 * float32.loss
 
 

@@ -54,6 +54,39 @@ def test_torchs_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         read(paths[0], paths[0])
 
 
+def on_gpu(rank: int, told: bool) -> dict[str, Any]:
+    """Rows as Kineto makes them of NCCL, a call as the CPU's and as the card's; rank 1's kernels begin 9 ms earlier.
+
+    Old torch says neither groups, nor what a kernel is.
+    """
+    about = {
+        "Collective name": "allreduce", "In msg nelems": 1024, "dtype": "Half", "Process Group Name": "0"
+    } if told else {}  # fmt: skip
+    rows: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}}]
+    for at in (20_000.0, 40_000.0):
+        rows.append({"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "ts": at - 15_000, "dur": 20.0})
+        if told:
+            rows.append({"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": at, "dur": 9.0, "args": about})
+        kernel = "ncclKernel_AllReduce_RING_LL_Sum_half(ncclDevComm*, unsigned long, ncclWork*)"
+        begin = at - 9000 * rank
+        rows.append({"ph": "X", "cat": "kernel", "name": kernel, "ts": begin, "dur": at + 1000 - begin, "args": about})
+    whole = {"pg_config": [{"pg_name": "0", "ranks": [0, 1]}]} if told else {}
+    return {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2} | whole, "traceEvents": rows}
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_torchs_ranks_on_gpus(told: bool, tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{rank}.json") for rank in range(2)]
+    for rank, path in enumerate(paths):
+        Path(path).write_text(json.dumps(on_gpu(rank, told)))
+    found = find(read(*paths))
+    assert [round(rank.inside, 9) for rank in found.ranks] == [0.002, 0.020]
+    (calls,) = found.calls
+    name, nbytes = ("allreduce", 2048) if told else ("ncclKernel_AllReduce_RING_LL_Sum_half", 0)
+    assert (calls.name, calls.count, calls.nbytes) == (name, 4, nbytes)
+    assert set(found.blame.pairs) == ({(1, 0)} if told else set()), "of kernels in unknown groups nobody is blamed"
+
+
 def horovod(late: int, ranks: int = 3, calls: int = 4) -> list[dict[str, Any]]:
     """Rows as its coordinator writes them: a tensor is a process, ranks that are ready are ticks, and E has no name."""
     rows: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time": 1}}]
