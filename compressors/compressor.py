@@ -151,8 +151,8 @@ class Compressor:
         for part, array in zip(bucket.parts, arrays, strict=True):
             if part is not array:
                 array[...] = part
-        results = [flat] if bucket.parts[0] is arrays[0] else arrays
-        self._settle_on_gpu(entries, results, averages, (owed, left), square, rates)
+        here = [flat] if bucket.parts[0] is arrays[0] else arrays
+        self._settle_on_gpu(entries, here, averages, (owed, left), square, rates)
         return averages
 
     def _settle_on_gpu(self, entries: Sequence[Entry], *made: Any) -> None:
@@ -175,8 +175,7 @@ class Compressor:
     ) -> tuple[list[Array], list[float], list[Averaged]]:
         """Average by a method that is given what is to be sent.  What is left, the squares of that, and the costs."""
         vectors = self._left(results.keys, entries, arrays[0])
-        owed = self._owed(entries)
-        squares = [owing(*each) for each in zip(arrays, owed, factors, vectors.parts, strict=True)]
+        squares = [owing(*each) for each in zip(arrays, self._owed(entries), factors, vectors.parts, strict=True)]
         kepts = [self.method.rescaled(entry.kept, by) for entry, by in zip(entries, factors, strict=True)]
         seeds = self._seeds(results.keys, entries)
         return vectors.parts, squares, self.method.average_all(self.comm, vectors, results, kepts, seeds)
@@ -190,10 +189,8 @@ class Compressor:
             if part is not array:
                 part[...] = array
         owed, left = self._residuals.of(bucket.keys, entries, bucket.flat)
-        before: Array | None = owed.flat
-        if not self.feedback:
-            before = None
-        elif any(factor != 1 for factor in factors):
+        before = owed.flat if self.feedback else None
+        if self.feedback and any(factor != 1 for factor in factors):
             for part, factor, scaled in zip(owed.parts, factors, left.parts, strict=True):
                 np.multiply(part, factor, out=scaled)
             before = left.flat
@@ -208,8 +205,8 @@ class Compressor:
         """
         _check(op)
         began, array, result = time.perf_counter(), taken(x), taken(out)
-        if array.shape != (self.comm.size, *result.shape):
-            wanted = (self.comm.size, *result.shape)
+        wanted = (self.comm.size, *result.shape)
+        if array.shape != wanted:
             raise ArgumentError(f"out has shape {result.shape}, so x must have {wanted}; got {array.shape}")
         entry = self._entry(key, array, array.shape, sharded=True)
         if not on_host(array):
@@ -245,8 +242,8 @@ class Compressor:
         Training", NeurIPS 2024.
         """
         began, array, result = time.perf_counter(), taken(x), taken(out)
-        if result.shape != (self.comm.size, *array.shape):
-            wanted = (self.comm.size, *array.shape)
+        wanted = (self.comm.size, *array.shape)
+        if result.shape != wanted:
             raise ArgumentError(f"x has shape {array.shape}, so out must have {wanted}; got {result.shape}")
         check_place(self.method, array)
         if not on_host(array) or np.may_share_memory(array, result):  # x may be its row of out, as elsewhere
@@ -283,9 +280,8 @@ class Compressor:
         self._count(entry, left.nbytes, averaged, seconds)
 
     def _count(self, entry: Entry, nbytes: int, averaged: Averaged, seconds: float) -> None:
-        entry.steps += 1
-        calls, seconds = entry.stats.calls + 1, entry.stats.seconds + seconds
-        entry.stats = Stats(calls, nbytes, averaged.nbytes, seconds, entry.stats.error)
+        entry.steps, was = entry.steps + 1, entry.stats
+        entry.stats = Stats(was.calls + 1, nbytes, averaged.nbytes, was.seconds + seconds, was.error)
 
     def _factor(self, entry: Entry, lr: Rate) -> float:
         """By which what is owed is multiplied in a call at this rate."""
@@ -389,12 +385,11 @@ class Compressor:
             residual = zeros(like, shape if owed is None else owed)
             entry = self._entries[key] = Entry(shape, residual, sharded=sharded)
         elif not on_host(entry.residual) and place(entry.residual) != place(like):
-            was, got = place(entry.residual), place(like)
-            raise ArgumentError(f"key {key!r} was used for an array {was}, got one {got}: use another key here")
-        if entry.sharded != sharded:
-            raise ArgumentError(f"key {key!r} was used for another kind of call: use another key here")
-        if entry.shape != shape:
-            raise ArgumentError(f"key {key!r} was used for shape {entry.shape}, got {shape}: use another key here")
+            was = place(entry.residual)
+            raise ArgumentError(f"key {key!r} was used for an array {was}, got one {place(like)}: use another key here")
+        if entry.sharded != sharded or entry.shape != shape:
+            was = "another kind of call" if entry.sharded != sharded else f"shape {entry.shape}, got {shape}"
+            raise ArgumentError(f"key {key!r} was used for {was}: use another key here")
         if self._step and entry in self._step:
             raise ArgumentError(f"key {key!r} was used twice in this step: use each key once")
         return entry

@@ -328,12 +328,13 @@ def _whole(value: Any) -> int:
 def _what(line: dict[str, Any]) -> What:
     if not line:
         return NOTHING
-    text, collective, algorithm, over = (_text(line.get(k)) for k in ("text", "collective", "algorithm", "transports"))
-    nbytes, fingerprint = _whole(line.get("bytes")), _whole(line.get("fingerprint"))
-    site, dtype, shape = _text(line.get("site")), _text(line.get("dtype")), line.get("shape")
+    text, collective, algorithm, over, site, dtype = (
+        _text(line.get(k)) for k in ("text", "collective", "algorithm", "transports", "site", "dtype"))  # fmt: skip
+    nbytes, fingerprint, shape = _whole(line.get("bytes")), _whole(line.get("fingerprint")), line.get("shape")
     sides = tuple(map(_whole, shape[:MOST_SIDES])) if isinstance(shape, list) else ()
-    ends = (_whole(line[k]) if k in line else None for k in ("dest", "source"))
-    return What(text, collective, algorithm, over, nbytes, fingerprint, site, dtype, sides, *ends, understood(line))
+    dest, source = (_whole(line[k]) if k in line else None for k in ("dest", "source"))
+    told = understood(line)
+    return What(text, collective, algorithm, over, nbytes, fingerprint, site, dtype, sides, dest, source, told)
 
 
 def _facts(head: Any, about: dict[str, Any]) -> Facts:
@@ -396,5 +397,4 @@ def _newest(data: Any, number: int, claim: int, most: int, places: Places) -> tu
         return None
     # Meanwhile the oldest may have been overwritten, and one more may be on its way.
     gone = min(max(0, int(ring["written"]) // RECORD.itemsize + 1 - room - (written - count)), len(copied))
-    made = copied[gone:]
-    return made[made["ns"] < LATEST], written - count + gone
+    return copied[gone:][copied["ns"][gone:] < LATEST], written - count + gone
