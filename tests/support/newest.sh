@@ -18,7 +18,7 @@ row() {
                 tests/collectives/communicator"
             # The torch row has those that import torch.
             runs="$runs $(grep -rlE '^ *(import|from) torch\b' $runs --include='test_*.py' | sed "s/^/--ignore=/")" ;;
-        torch) wants="torch expecttest"; told="torch numpy ml_dtypes"; runs="--torch" ;;
+        torch) wants="torch expecttest scikit-learn"; told="torch numpy ml_dtypes"; runs="--torch" ;;
         training) wants="torch transformers accelerate deepspeed lightning torchft-nightly tabulate"
             told="torch transformers accelerate deepspeed lightning torchft-nightly"
             runs="$OTHERS/test_others.py $OTHERS/test_hugging_face.py $OTHERS/test_torchft.py $OTHERS/test_outer.py
