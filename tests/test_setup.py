@@ -114,7 +114,9 @@ def test_half_of_what_cython_makes_is_made_again(
     assert [path.name for path in made.iterdir()] == ["whole.c"]
 
 
-def test_what_cython_makes_is_kept_apart_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cython_makes_is_kept_apart_by_numpy(
+    globals_of_setup: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Environments of one checkout may have several, and the C calls what its NumPy declares."""
     folders: list[str] = []
 
@@ -122,8 +124,6 @@ def test_what_cython_makes_is_kept_apart_by_numpy(monkeypatch: pytest.MonkeyPatc
         folders.append(build_dir)
         return modules
 
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(setuptools, "setup", lambda **arguments: None)
     monkeypatch.setattr(Cython.Build, "cythonize", keep)
     for version in ("2.4.6", "2.5.5"):
         monkeypatch.setattr("numpy.__version__", version)

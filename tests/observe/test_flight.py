@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import logging
 import pickle
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collectives.recording import recorder
 from hocket.observe.files.flight import dump
 from hocket.tools import top
 from support.jobs import Job
@@ -105,6 +103,7 @@ def test_torchfrtrace_names_the_ranks_that_top_names(name: str, tmp_path: Path) 
     assert traced(tmp_path) == ranks
 
 
+@pytest.mark.usefixtures("empty_recorder")
 def test_a_message_in_a_part_of_the_job_has_ranks_of_the_job() -> None:
     def under_way(comm: hocket.Communicator) -> str:
         pair, x = comm.split(comm.rank > 0), np.ones(1)
@@ -116,6 +115,4 @@ def test_a_message_in_a_part_of_the_job_has_ranks_of_the_job() -> None:
             work.wait()
         return said
 
-    gc.collect()
-    recorder.forked()  # other tests may have filled this process's rings
     assert all("ranks 1 and 2" in said for said in hocket.local_world(3).run(under_way)[1:])

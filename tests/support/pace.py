@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 LOOP = 0.03
-"""CPU seconds of the loop on the machine whose limits tests give (Zen 4, CPython 3.11)."""
+"""CPU seconds of the loop where the limits count as they are written."""
 
 
 def pace() -> float:
-    """The time of a loop here and now, over its time on that machine; at least 1."""
+    """The CPU time of a loop here and now, over LOOP; at least 1."""
     began, total = time.process_time(), 0
     for each in range(500_000):
         total += each * each
