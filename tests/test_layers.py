@@ -328,6 +328,12 @@ def test_a_folder_that_mirrors_nothing_is_noticed(tmp_path: Path) -> None:
     assert unmirrored(tmp_path) == ["tcp"]
 
 
+def test_what_tests_share_lies_in_support() -> None:
+    """With `python -m pytest` the folder `collectives` is that of the checkout, not that of its tests."""
+    beside = re.compile(rf"^(from|import) ({'|'.join(sorted({folder.partition('/')[0] for folder in MAY}))})\b", re.M)
+    assert not [str(path) for path in (ROOT / "tests").rglob("*.py") if beside.search(path.read_text())]
+
+
 def test_no_folder_is_a_heap() -> None:
     """Modules and headers that are read together: one idea each, and a folder that a reader sees at a glance."""
     stems: dict[Path, set[str]] = {}

@@ -22,6 +22,18 @@ def limited(**limits):
 # Every rank says its pid on a line "pid N", so that the tests can look whether it is still there.
 START = "import os, sys, time, signal; rank = int(os.environ['HOCKET_RANK']); print('pid', os.getpid());"
 
+MEETS = """
+import sys
+import numpy as np
+sys.modules["mpi4py"] = None  # is not here
+import hocket
+for turn in range(2):
+    with hocket.init(timeout=20) as comm:
+        print(f"<{comm.rank} {comm.size} {comm.allreduce(np.ones(3))[0]} {comm.host}>", flush=True)
+        assert "the process manager (%s)" in comm.explain(), comm.explain()
+"""
+"""A program of ranks whose launcher, which fills the gap, tells them where they are."""
+
 
 def state(pid):
     """One letter, as proc(5) tells it; none: it is gone."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collectives.layouts.test_deal import some_hosts, some_layout, some_shape
 
 import hocket
 from hocket import Layout
@@ -20,6 +19,7 @@ from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.layouts import moving, pulls
 from support.cases import more
 from support.faulty import facts, job
+from support.layouts import some_hosts, some_layout, some_shape
 
 DTYPES = ("float32", "float16", "int8", "float64", "complex128", "uint16", "bool")
 Trees = dict[str, Layout]

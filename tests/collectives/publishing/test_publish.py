@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collectives.layouts.test_deal import some_layout, some_shape
 
 import hocket
 from hocket import Layout
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.publishing import publishing
 from support.faulty import job
+from support.layouts import some_layout, some_shape
 
 ROWS, ALL = Layout.cut((1000,), 2), Layout.replicated((1000,), 1)
 

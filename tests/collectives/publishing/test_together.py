@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collectives.layouts.test_deal import some_hosts, some_layout, some_shape
 
 import hocket
 from hocket import Layout
@@ -23,6 +22,7 @@ from hocket.collectives.members.members import Members
 from hocket.collectives.publishing import fetching, publishing, serving, words
 from support.faulty import facts, job
 from support.jobs import Job
+from support.layouts import some_hosts, some_layout, some_shape
 
 ROWS, ALL = Layout.cut((1000,), 2), Layout.replicated((1000,), 2)
 

@@ -16,19 +16,10 @@ from hocket.bench.rivals import launchers
 from hocket.control.managers import pmi
 from hocket.errors import ArgumentError, TransportError
 from hocket.system.namespaces.hosts import refusal
+from support.launcher import MEETS
 from support.sshd import machines
 
 WHY_NOT = refusal()
-MEETS = """
-import sys
-import numpy as np
-sys.modules["mpi4py"] = None  # is not here
-import hocket
-for turn in range(2):
-    with hocket.init(timeout=20) as comm:
-        print(f"<{comm.rank} {comm.size} {comm.allreduce(np.ones(3))[0]} {comm.host}>", flush=True)
-        assert "the process manager (%s)" in comm.explain(), comm.explain()
-"""
 PROGRAM = MEETS % "PMI" + """
 if "then MPI" in sys.argv:
     del sys.modules["mpi4py"]

@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from control.managers.test_pmi import MEETS
 
 from hocket.control.managers import pmix
 from hocket.system.namespaces.hosts import refusal
+from support.launcher import MEETS
 from support.sshd import machines
 
 WHY_NOT = refusal()
