@@ -108,7 +108,7 @@ def ready(what: str = "ready") -> None:
     (pathlib.Path(os.environ["FAULTY"]) / f"{what}-{rank}").touch()
 
 
-def await_file(name: str, seconds: float = 30.0) -> None:
+def await_file(name: str, seconds: float = 60.0) -> None:
     """Wait until the test, or another rank, has made this file."""
     wait_for(lambda: (pathlib.Path(os.environ["FAULTY"]) / name).exists(), seconds, name)
 
@@ -128,7 +128,7 @@ def _threads() -> int:
     return min(found)
 
 
-def count(before: Mapping[str, Any] | None = None, seconds: float = 5.0) -> dict[str, Any]:
+def count(before: Mapping[str, Any] | None = None, seconds: float = 20.0) -> dict[str, Any]:
     """The holdings of this process: numbers that must not grow.
 
     A connection that was let go is closed when the other end has let go too, which may be after this rank's last call.
@@ -176,7 +176,7 @@ def endure(name: str, transport: str) -> None:
 # --------------------------------------------------------------------------------------------- in the test
 
 
-def wait_for(true: Callable[[], object], seconds: float = 30.0, what: str = "") -> None:
+def wait_for(true: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"{what} did not come to pass within {seconds} s"
@@ -202,7 +202,7 @@ def job(
 
 
 def all_ready(where: pathlib.Path, ranks: range | list[int], what: str = "ready") -> None:
-    wait_for(lambda: all((where / "signs" / f"{what}-{r}").exists() for r in ranks), 30.0, f"{what} of all ranks")
+    wait_for(lambda: all((where / "signs" / f"{what}-{r}").exists() for r in ranks), 60.0, f"{what} of all ranks")
 
 
 def _session(leader: int) -> list[int]:

@@ -21,6 +21,8 @@ def limited(**limits):
 
 # Every rank says its pid on a line "pid N", so that the tests can look whether it is still there.
 START = "import os, sys, time, signal; rank = int(os.environ['HOCKET_RANK']); print('pid', os.getpid());"
+# One long sleep would miss a signal that comes just before it begins: Python looks behind it.
+STAYS = "\nfor _ in range(3000): time.sleep(0.02)"
 
 MEETS = """
 import sys
@@ -50,7 +52,7 @@ def pids(text):
     return [int(found) for found in re.findall(r"pid (\d+)", text)]
 
 
-def until_dead(numbers, seconds=5):
+def until_dead(numbers, seconds=30):
     end = time.monotonic() + seconds
     while any(map(alive, numbers)):
         assert time.monotonic() < end

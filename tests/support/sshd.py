@@ -105,7 +105,7 @@ class Machines:
             )
 
     def wait(self) -> None:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         for i, name in enumerate(self.names):
             look = self.here(["bash", "-c", f"exec 3<>/dev/tcp/{NET}{i + 1}/22"])
             while subprocess.run(look, env={"TMPDIR": self.tmp}, stderr=subprocess.DEVNULL).returncode:

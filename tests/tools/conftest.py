@@ -30,7 +30,7 @@ def run(tmp_path):
 
     def finished(n, program, *options, **kw):
         process = start(n, program, *options, **kw)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=100)
         return process.returncode, out or "", err or ""
 
     finished.start, finished.tmp, finished.env = start, tmp, env

@@ -112,7 +112,7 @@ for i in range(500):
             while data := os.read(end, 1 << 16):
                 out += data
         os.close(end)
-        code, text = process.wait(30), out.decode()
+        code, text = process.wait(60), out.decode()
     else:
         code, text, _ = run(3, source, "--no-prefix")
     lines = [line for line in text.splitlines() if line.startswith("out")]
@@ -122,7 +122,7 @@ for i in range(500):
 def test_no_prefix_and_arguments_and_plain_commands(run, tmp_path):
     code, out, _ = run(2, "import os; os.write(1, b'plain\\n')", "--no-prefix")
     assert code == 0 and out == "plain\nplain\n"
-    done = subprocess.run([*RUN, "-n", "2", "--", "echo", "-n", "x y"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([*RUN, "-n", "2", "--", "echo", "-n", "x y"], capture_output=True, text=True, timeout=60)
     assert sorted(done.stdout.splitlines()) == ["[0] x y", "[1] x y"]
 
 
@@ -137,7 +137,7 @@ else:
     said = b""
     while b"[0] name? " not in said:  # raw: a buffered reader would wait for the line's end; rank 1 may be later
         said += os.read(process.stdout.fileno(), 100)
-    out, _ = process.communicate("you\n", timeout=10)
+    out, _ = process.communicate("you\n", timeout=60)
     assert "hello you" in out and process.returncode == 0
 
 
@@ -147,16 +147,16 @@ if rank == 0:
     print("got", sys.stdin.readline())
 """)
     os.write(master, b"a word\n")
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=60)
     os.close(master)
     assert "got a word" in out and process.returncode == 0
 
 
 def test_what_cannot_be_run(run, tmp_path):
-    done = subprocess.run([*RUN, "-n", "2", "no-such-command"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([*RUN, "-n", "2", "no-such-command"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 127 and "no-such-command" in done.stderr and "Traceback" not in done.stderr
     for words in ([], ["-n", "0", "x.py"], ["-n", "2"], ["-n", "100000", "x.py"]):
-        done = subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and "usage: hocket run" in done.stderr
 
 

@@ -8,7 +8,7 @@ PROGRAM = """
 import os, signal, sys, time
 import numpy as np
 import hocket
-comm = hocket.init(timeout=20)
+comm = hocket.init(timeout=60)
 first = comm.generation == 0
 kills = first and comm.rank == 1
 if first:
@@ -44,21 +44,27 @@ def test_a_job_with_too_few_ranks_ends(run):
     code, out, err = run(3, """
 import os, time, hocket
 comm = hocket.init()
+while comm.rank and not os.path.exists(f"{__file__}.0"):    # it may be in init still
+    time.sleep(0.01)
 if comm.rank:
     os._exit(7)
-time.sleep(20)
+open(f"{__file__}.0", "w").close()
+time.sleep(60)
 """, *["--elastic", "--least", "2", "--restarts", "0"])
     assert code == 7 and "1 ranks are left, and --least is 2" in err
 
 
 def test_newcomers_whose_job_has_ended_are_ended(run):
     code, out, err = run(2, """
-import os, hocket
-comm = hocket.init(timeout=30)
-if comm.rank:
+import os, time, hocket
+comm = hocket.init(timeout=60)
+if comm.generation == 0 and comm.rank:
+    while not os.path.exists(f"{__file__}.0"):  # it may be in init still
+        time.sleep(0.01)
     os._exit(7)
+open(f"{__file__}.0", "w").close()
 while not comm.waiting:
-    pass
+    time.sleep(0.01)
 """, *["--elastic", "--restarts", "1"])
     assert code == 0, err
     assert "; ending rank 2 (pid " in err and "SIGTERM" not in err, err

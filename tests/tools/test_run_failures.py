@@ -59,6 +59,7 @@ WAYS = {
 }  # fmt: skip
 
 
+PATIENT = "--timeout-grace", "30"  # all end by themselves
 # Those that others show nearly as well.
 MORE = ("slow to end", "in with", "exits", "survivors raise their own")
 
@@ -67,7 +68,7 @@ MORE = ("slow to end", "in with", "exits", "survivors raise their own")
 def test_the_rank_that_began_is_named(run, way):
     how, wanted, words = WAYS[way]
     for _ in range(TIMES):
-        code, _, err = run(3, FAILS.replace("HOW", how), env=run.env)
+        code, _, err = run(3, FAILS.replace("HOW", how), *PATIENT, limits={"JUDGE": 30}, env=run.env)
         said = [line for line in err.splitlines() if line.startswith("hocket run:")]
         assert len(said) == 1 and re.match(rf"hocket run: rank 1 \(pid \d+\) .*{words}", said[0]), err
         assert code == wanted, err
@@ -118,7 +119,7 @@ DIFFER_AT_THE_END = "import hocket, numpy as np\ncomm = hocket.init()\ncomm.broa
 
 def test_what_all_ranks_raise_is_printed_once(run):
     """By one rank, with its own frames and without hocket's; the others print a line."""
-    code, _, err = run(3, DIFFER)
+    code, _, err = run(3, DIFFER, *PATIENT)
     assert code == 1 and "hocket.errors.MismatchError: the ranks called different things" in err, err
     assert err.count("rank 2 called allreduce(float64[4], op='sum')") == err.count("Traceback") == 1, err
     assert "/collectives/" not in err and len(re.findall(r'File ".*program.py", line', err)) == 2, err
@@ -127,14 +128,15 @@ def test_what_all_ranks_raise_is_printed_once(run):
 
 
 def test_what_is_wrong_at_the_end_is_printed_once(run):
-    code, _, err = run(3, DIFFER_AT_THE_END)
+    code, _, err = run(3, DIFFER_AT_THE_END, *PATIENT)
     assert code == 1 and err.count("rank 2 called broadcast(float64[3], root=2)") == 1, err
     assert err.count("prints the full text") == 2, err
 
 
 def test_each_survivor_reports_a_dead_rank_once(run):
     """It dies before their call or in it: one error, which no other one caused."""
-    code, _, err = run(3, FAILS.replace("HOW", "if comm.rank == 1: os.abort()\nelse: time.sleep(0.15 * comm.rank)"))
+    how = "if comm.rank == 1: os.abort()\nelse: time.sleep(0.15 * comm.rank)"
+    code, _, err = run(3, FAILS.replace("HOW", how), *PATIENT)
     assert code == 134 and err.count("PeerLostError: rank 1 is gone") == err.count("Traceback") == 2, err
 
 

@@ -46,7 +46,8 @@ def test_ranks_are_spread_and_the_cable_is_slow(run: Any) -> None:
     assert [row[:5] for row in rows] == [
         ["0", "0", "2", "2", "host0"], ["1", "1", "2", "2", "host0"], ["2", "0", "1", "1", "host1"]
     ]  # fmt: skip
-    assert all(0.35 < float(row[5]) < 20 for row in rows)
+    took = [float(row[5]) for row in rows]
+    assert 0.35 < max(took) < 20, took  # who comes late finds some of it there
     assert left(process.pid) == []
 
 
@@ -55,14 +56,14 @@ def test_ranks_are_spread_and_the_cable_is_slow(run: Any) -> None:
 def test_nothing_is_left(how: str, run: Any) -> None:
     fails = "raise SystemExit(3)" if how == "it fails" else "time.sleep(60)"
     process = run.start(2, f"import time, os\nprint(os.getpid(), flush=True)\n{fails}", "--hosts", "2", "--grace", "1",
-                        "--timeout-grace", "0.3")  # fmt: skip
+                        "--timeout-grace", "60" if how == "it fails" else "0.3")  # fmt: skip
     pids = [int(process.stdout.readline().split()[1]) for _ in range(2)]
     if how == "interrupted":
         assert len(left(process.pid)) == 3, "two hosts and their switch"
         process.send_signal(signal.SIGINT)
     elif how == "a rank is killed":
         os.kill(pids[1], signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == {"interrupted": 130, "a rank is killed": 137, "it fails": 3}[how]
     assert left(process.pid) == [] and not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
@@ -73,12 +74,12 @@ def test_a_killed_launcher_leaves_no_process_and_the_next_one_removes_its_hosts(
     pids = [int(process.stdout.readline().split()[1]) for _ in range(2)]
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(os.path.exists(f"/proc/{pid}") for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     other = run.start(2, "", "--hosts", "2")
-    other.communicate(timeout=30)
+    other.communicate(timeout=60)
     assert other.returncode == 0 and left(process.pid) == left(other.pid) == []
 
 

@@ -25,7 +25,7 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
     sys.exit(5)
 """
-SILENT = 3.0
+SILENT = 5.0
 
 
 class Going:
@@ -35,7 +35,7 @@ class Going:
         program = net.folder / "sleeps.py"
         program.write_text(PROGRAM)
         self.net = net
-        command = net.run(3, "--grace", "3", "--timeout-grace", "0.3", str(program), each=1, lost=SILENT)
+        command = net.run(3, "--grace", "30", "--timeout-grace", "0.3", str(program), each=1, lost=SILENT)
         self.process = subprocess.Popen(
             command, env=net.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -53,8 +53,8 @@ class Going:
 
     def end(self) -> tuple[int, str]:
         """The exit code and the launcher's words; nothing is left."""
-        _, err = self.process.communicate(timeout=20)
-        end = time.monotonic() + SILENT + 3
+        _, err = self.process.communicate(timeout=60)
+        end = time.monotonic() + SILENT + 30
         while left := self.net.processes():
             assert time.monotonic() < end, left
             time.sleep(0.02)
@@ -96,9 +96,9 @@ def test_the_network_goes(going: Going) -> None:
     going.net.switch.pull(1)
     began = time.monotonic()
     try:
-        going.process.wait(20)
+        going.process.wait(60)
         took = time.monotonic() - began
-        end = time.monotonic() + 5
+        end = time.monotonic() + 30
         while left := [pid for pid in going.find() if name_of(pid) == "b" and "sshd" not in command(pid)]:
             assert time.monotonic() < end, left
             time.sleep(0.02)
@@ -107,7 +107,7 @@ def test_the_network_goes(going: Going) -> None:
     for pid in going.find("sshd: root@notty"):  # it retries until TCP gives up: the host's own affair
         os.kill(pid, signal.SIGKILL)
     code, err = going.end()
-    assert code == 1 and f"hocket run: host b: it has been silent for {SILENT:g} s" in err and took < 15, err
+    assert code == 1 and f"hocket run: host b: it has been silent for {SILENT:g} s" in err and took < 40, err
 
 
 def test_interrupted_and_where_the_secret_is(going: Going) -> None:
@@ -120,9 +120,9 @@ def test_interrupted_and_where_the_secret_is(going: Going) -> None:
             holders.add(pid)
     assert {pid for pid in holders if "sleep 1000" not in command(pid)} == set(going.ranks.values())
     going.process.send_signal(signal.SIGINT)
-    out, err = going.process.communicate(timeout=20)
+    out, err = going.process.communicate(timeout=60)
     assert going.process.returncode == 130 and out.count("interrupted") == 3, (out, err)
-    assert going.net.processes() == {} and "interrupted; the ranks have 3 s to end" in err
+    assert going.net.processes() == {} and "interrupted; the ranks have 30 s to end" in err
 
 
 def command(pid: int) -> str:

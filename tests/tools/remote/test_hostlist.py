@@ -70,5 +70,5 @@ def test_a_line_that_nobody_understands_is_named(line: str, why: str, tmp_path: 
     ],
 )
 def test_options_that_make_no_sense(options: list[str], why: str) -> None:
-    done = subprocess.run([*RUN, "-n", "3", *options, "x.py"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*RUN, "-n", "3", *options, "x.py"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and why in done.stderr, done.stderr

@@ -47,7 +47,7 @@ def test_what_a_host_refuses(net: Machines, case: str) -> None:
     file.write_text("# those of today\nb slots=2\n")
     words = [each.format(folder=net.folder) for each in ("--agent", agent, *options)]
     command = [sys.executable, "-m", "hocket", "run", "-n", "1", "--hostfile", str(file), *words, "x.py"]
-    done = subprocess.run(net.here(command), env=net.env(), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(net.here(command), env=net.env(), capture_output=True, text=True, timeout=60)
     assert done.returncode == (127 if case == "no command" else 1) and "Traceback" not in done.stderr, done.stderr
     if case != "no command":
         assert done.stderr.startswith(f"hocket run: host b ({file}:2: 'b slots=2'): "), done.stderr
@@ -63,7 +63,7 @@ def test_what_a_shell_prints_before_the_agent_is_no_matter(net: Machines) -> Non
     noisy.chmod(0o755)
     words = ["--agent", f"{noisy} -F {net.folder}/config", "--hosts", "b", "--", "sh", "-c", "echo there; cd /no; true"]
     done = subprocess.run(net.here([sys.executable, "-m", "hocket", "run", "-n", "1", *words]), env=net.env(),
-                          capture_output=True, text=True, timeout=30)  # fmt: skip
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
     assert done.returncode == 0 and done.stdout == "[0] there\n", done
 
 

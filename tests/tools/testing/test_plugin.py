@@ -162,11 +162,11 @@ def test_an_interrupt_of_one_rank_ends_its_test_alone(ran: Ran) -> None:
 
 def test_a_hang_ends_with_who_waits_where(ran: Ran) -> None:
     _, message, text = ran.cases["test_hangs"]
-    assert message == "ranks 0-2 of 3 had not ended after 1 s; they wait for rank 1"
+    assert message == "ranks 0-2 of 3 had not ended after 4 s; they wait for rank 1"
     assert re.search(r"rank 0 \(pid \d+, .*\): in call 1, barrier\(\) at test_cases.py:\d+ in test_hangs, waits", text)
     assert re.search(r"^rank 1 is at test_cases.py:\d+ in test_hangs$", text, re.M)
     looping = ran.cases["test_hangs_in_a_loop"]  # the limit is pytest-timeout's
-    assert looping.message == "rank 2 of 3 had not ended after 1 s"
+    assert looping.message == "rank 2 of 3 had not ended after 4 s"
     assert re.search(r"^rank 2 is at test_cases.py:\d+ in test_hangs_in_a_loop$", looping.text, re.M)
 
 

@@ -85,10 +85,12 @@ def test_ranks_that_wait_for_work_take_no_time(three: Pool) -> None:
                 found += sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
         return found
 
-    time.sleep(0.1)  # they are done with the call
-    before = ticks()
-    time.sleep(1.0)
-    assert ticks() - before <= 1
+    taken = []
+    while not taken or (taken[-1] > 1 and len(taken) < 10):  # on a busy machine they are not done with the call at once
+        before = ticks()
+        time.sleep(1.0)
+        taken.append(ticks() - before)
+    assert taken[-1] <= 1, taken
 
 
 def test_what_cannot_be_pickled_is_an_error_of_the_call(three: Pool) -> None:
@@ -108,7 +110,7 @@ def test_a_pool_is_made_anew_where_ranks_failed_died_or_hang() -> None:
     kept = pool.pool_of(3)
     assert pool.pool_of(3) is kept
     said = []
-    for function, seconds in ((fails, 20.0), (dies, 20.0), (waits, 1.0)):
+    for function, seconds in ((fails, 60.0), (dies, 60.0), (waits, 4.0)):
         with pytest.raises(Failed) as failed:
             pool.pool_of(3).call(function, timeout=seconds)
         said.append(str(failed.value))
@@ -117,7 +119,7 @@ def test_a_pool_is_made_anew_where_ranks_failed_died_or_hang() -> None:
     assert said[0].startswith("rank 0:\nTraceback") and "AssertionError: none here\n" in said[0]
     assert said[0].count("Traceback") == 1 and "hocket/tools" not in said[0]
     assert said[1].startswith("rank 1 was killed by SIGABRT\n  File ") and said[1].endswith(" in dies")
-    assert said[2].startswith("ranks 0-2 of 3 had not ended after 1 s; they wait for rank 0\n")
+    assert said[2].startswith("ranks 0-2 of 3 had not ended after 4 s; they wait for rank 0\n")
 
 
 def test_a_rank_that_dies_between_calls_is_the_next_ones_error() -> None:
@@ -125,5 +127,5 @@ def test_a_rank_that_dies_between_calls_is_the_next_ones_error() -> None:
         made.call(total)
         os.kill(made.pids[1], signal.SIGKILL)
         with pytest.raises(Failed, match="rank 1 was killed by SIGKILL"):
-            made.call(total, timeout=20)
+            made.call(total, timeout=60)
         assert not made.fit
