@@ -80,7 +80,7 @@ def test_a_secret_and_an_address_need_no_environment() -> None:
     address = f"tcp:127.0.0.1:{23000 + secrets.randbelow(5000)}-29990"
 
     def one(rank: int) -> float:
-        with hocket.init(rank, 2, address, secret=secret, iface="lo", make_default=False, timeout=20) as comm:
+        with hocket.init(rank, 2, address, secret=secret, iface="lo", make_default=False, timeout=60) as comm:
             return float(comm.allreduce(np.ones(3))[0])
 
     with ThreadPoolExecutor(2) as pool:

@@ -194,11 +194,11 @@ def test_a_part_that_hangs_or_crashes_loses_nothing(folder: Path, tmp_path: Path
     names = [f"bad_parts:{name}" for name in ("hangs", "crashes", "raises", "fine")]
     with stand_in_cuda.machine(folder / "libcuda.so.1") as env:
         env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT / "src"), env.get("PYTHONPATH", "")])
-        done = run(env, "--parts", ",".join(names), "--limit", "4", "--json", str(tmp_path / "found"))
+        done = run(env, "--parts", ",".join(names), "--limit", "10", "--json", str(tmp_path / "found"))
     assert done.returncode == 2
     rows = [found(tmp_path / "found")[name] for name in names]
     ends = [(part["the part"].value, part["the part"].ok) for part in rows]
-    assert ends[0] == ("not at its end after 4 s", False) and ends[1] == ("ended with -6", False)
+    assert ends[0] == ("not at its end after 10 s", False) and ends[1] == ("ended with -6", False)
     assert ends[2] == ("ended with 1", False) and "what was wrong" in rows[2]["the part"].note
     assert ends[3] == ("complete", True) and rows[3]["fine"].ratio == 0.75
     assert rows[1]["before"].ok, "what was said before a crash counts"

@@ -81,7 +81,7 @@ def test_a_site_is_lost_and_found_again(tmp_path: Path) -> None:
         assert sites.lost.wait(120), sites.lines
         (pid,) = re.findall(r"site 2 of 4, pid (\d+), from round 0", "".join(sites.lines))
         os.kill(int(pid), signal.SIGKILL)
-        sites.processes[2].wait(20)
+        sites.processes[2].wait(60)
         assert sites.fewer.wait(60), sites.lines
         sites.start(2)
         codes = sites.wait(120)

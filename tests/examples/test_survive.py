@@ -31,7 +31,7 @@ def test_the_example_goes_on_when_a_rank_is_killed(tmp_path: pathlib.Path) -> No
     with said.open("w") as file:
         run = subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while said.read_text().count("the first step") < 3 and time.monotonic() < deadline:
             time.sleep(0.05)
         os.kill(children(run.pid)[0], signal.SIGKILL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,18 +18,19 @@ from support.worlds import spread
 
 def half_sent(comm: Communicator) -> None:
     """A send that ran out of time half-way must not be continued by the next one's bytes."""
-    n = 4 << 20
+    n, beside = 4 << 20, comm.dup()
     if comm.rank == 0:
         first = comm.send(np.zeros(n), 1, async_op=True, timeout=0.3)
-        second = comm.send(np.ones(n), 1, async_op=True, timeout=5)
+        second = comm.send(np.ones(n), 1, async_op=True, timeout=60)
         with pytest.raises(hocket.Error):
             first.wait()
         with pytest.raises(hocket.Error):
             second.wait()
+        beside.barrier()
     else:
-        time.sleep(0.8)
+        beside.barrier()
         with pytest.raises(hocket.Error):
-            comm.recv(np.empty(n), 0, timeout=5)
+            comm.recv(np.empty(n), 0, timeout=60)
 
 
 @pytest.mark.parametrize("transport", ["threads", "shm", "tcp"])
@@ -103,18 +103,16 @@ def odd_elements(comm: Communicator) -> None:
             total[field] += q[field]
         return total
 
-    assert (comm.allreduce(x, add, timeout=20)["b"] == 3).all()
+    assert (comm.allreduce(x, add, timeout=60)["b"] == 3).all()
 
 
 def test_wait_of_no_time_is_one_try() -> None:
     def rank(comm: Communicator) -> None:
         if comm.rank == 0:
             work = comm.recv(np.empty(3), 1, async_op=True)
-            began = time.monotonic()
-            assert work.wait(0) is False
-            assert time.monotonic() - began < 2
+            assert work.wait(0) is False  # nothing is sent before this has returned
             comm.barrier()
-            assert work.wait(5) is True
+            assert work.wait(60) is True
         else:
             comm.barrier()
             comm.send(np.ones(3), 0)
@@ -196,7 +194,7 @@ told(lambda: comm.broadcast_object(given))
 
 def test_what_there_is_no_memory_for_is_said() -> None:
     with Job(2, NO_ROOM) as job:
-        ends = job.wait(30)
+        ends = job.wait(60)
     for end, calls in zip(ends, (4, 2), strict=True):  # rank 0 tries it twice more: it is no call ahead by that
         lines = end.out.splitlines()
         for line in lines[:calls]:

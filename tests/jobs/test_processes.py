@@ -107,9 +107,11 @@ try:
         assert comm.allreduce(np.full(9, float(i)), async_op=True).result()[0] == i * comm.size
         assert twin.allreduce(np.full(9, float(i)))[0] == i * comm.size
     comm.barrier()
+    open(f"{{__file__}}.{{comm.rank}}", "w").close()
     if comm.rank == 1:
         print(stays, flush=True)
-        time.sleep(0.5)  # the others come out of the barrier
+        while not all(os.path.exists(f"{{__file__}}.{{rank}}") for rank in (0, 2)):  # which may be in the barrier still
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)  # its fork lives on and holds its descriptors
     began = time.monotonic()
     try:
@@ -117,7 +119,7 @@ try:
             comm.allreduce(np.ones(1000))
     except hocket.PeerLostError as error:
         assert error.ranks == (1,), error
-        assert time.monotonic() - began < 10, "noticed late"
+        assert time.monotonic() - began < 25, "noticed late"
 finally:
     os.kill(stays, signal.SIGKILL)
 """
@@ -125,7 +127,7 @@ finally:
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_fork_of_a_rank_is_refused_and_the_job_goes_on(transport: str) -> None:
-    with jobs.Job(3, FORKS.format(transport=transport), env={"PYTHONPATH": PATH, "HOCKET_TIMEOUT": "30"}) as job:
+    with jobs.Job(3, FORKS.format(transport=transport), env={"PYTHONPATH": PATH, "HOCKET_TIMEOUT": "60"}) as job:
         job.processes[1].wait(60)
         assert job.processes[1].stdout is not None
         orphan = job.processes[1].stdout.readline()  # its output stays open as long as its fork lives
@@ -176,7 +178,7 @@ def one_sends_one_receives(comm: Communicator) -> None:
         comm.send(np.ones(1), peer)
 
     in_threads(late, lambda: comm.recv(out, peer))
-    assert out[0] == 1 and time.monotonic() - began < 5
+    assert out[0] == 1 and time.monotonic() - began < 20
 
 
 def threads_of_a_rank(comm: Communicator) -> None:
@@ -185,6 +187,6 @@ def threads_of_a_rank(comm: Communicator) -> None:
 
 
 @pytest.mark.parametrize("transport", ["threads", "shm", "tcp", *more("reference")])
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(100)
 def test_threads_may_use_one_communicator_at_once(transport: str) -> None:
-    spread(threads_of_a_rank, 2, transport, 50, HOCKET_TIMEOUT="20")
+    spread(threads_of_a_rank, 2, transport, 90, HOCKET_TIMEOUT="40")

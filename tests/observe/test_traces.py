@@ -28,7 +28,7 @@ x = np.ones(100_000, np.float32)
 comm.allreduce(x)
 {before}
 for i in range(12):
-    if comm.rank == 1: time.sleep(0.02)
+    if comm.rank == 1: time.sleep(0.04)
     comm.mark("step", i)
     comm.allreduce(x)
     {inside}
@@ -55,7 +55,12 @@ def check(timeline: Timeline, calls: int) -> None:
     for rank in found.ranks:
         assert rank.computing + rank.moving + rank.waiting == pytest.approx(rank.span, rel=0.02)
     late = found.blame.seconds.get(("late", 1), 0.0)
-    assert late > 0.2 and late > 3 * max(found.blame.seconds.get(("late", r), 0.0) for r in (0, 2))
+    assert late > 0.4, "12 times 40 ms for two ranks, but for calls to which a busy machine kept another rank from coming"
+    ranks = timeline.ranks(made)
+    came = np.array([made["begin"][ranks == rank][np.argsort(made["seq"][ranks == rank])] for rank in range(3)])
+    behind = (came - came.min(0)).sum(1) / 1e9
+    for rank in range(3):
+        assert found.blame.seconds.get(("late", rank), 0.0) < 2.2 * behind[rank] + 0.05, (rank, behind)
 
 
 def test_one_of_several_jobs_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +180,7 @@ def test_a_name_that_is_no_traces(tmp_path: Path) -> None:
 
 def test_links_tell_what_the_kernel_knows_of_them(tmp_path: Path) -> None:
     path = tmp_path / "t.pftrace"
-    end = "time.sleep(0.3); block.__exit__(None, None, None)"
+    end = "time.sleep(1.0); block.__exit__(None, None, None)"
     run(3, program(f"block = comm.trace({str(path)!r}); block.__enter__()", after=end), TMPDIR=str(tmp_path))
     timeline = read(str(path))
     tracks = [track for track in timeline.tracks if track.group == "link"]
@@ -275,7 +280,7 @@ try:
     print("written")
 except hocket.ArgumentError as error:
     print(error)
-print(time.monotonic() - began < 4, comm.allreduce(np.ones(1))[0])
+print(time.monotonic() - began < 30, comm.allreduce(np.ones(1))[0])
 comm.close()
 """
 

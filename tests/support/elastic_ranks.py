@@ -79,7 +79,7 @@ class Newcomer:
 
     def end(self, code: int = 0) -> list[str]:
         try:
-            out, err = self.process.communicate(timeout=30)
+            out, err = self.process.communicate(timeout=60)
         finally:
             self.process.kill()
         assert self.process.returncode == code, (self.process.returncode, err)
@@ -92,7 +92,7 @@ def said(ends: list[Ended], *ranks: int) -> list[dict[str, Any]]:
     return [json.loads(ends[rank].out.splitlines()[-1]) for rank in ranks]
 
 
-def wait_for(job: Job, name: str, seconds: float = 20.0) -> None:
+def wait_for(job: Job, name: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not os.path.exists(os.path.join(job.directory, name)):
         assert time.monotonic() < deadline, f"no {name}"

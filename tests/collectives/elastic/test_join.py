@@ -37,11 +37,11 @@ made.close()
 """
     with Job(2, source, env={"HOCKET_SECRET": secret}) as job:
         news = [
-            Newcomer(job, f"comm = hocket.init(join=door, info='new {i}', timeout=20)" + TELL, HOCKET_SECRET=secret)
+            Newcomer(job, f"comm = hocket.init(join=door, info='new {i}', timeout=60)" + TELL, HOCKET_SECRET=secret)
             for i in range(2)
         ]
         lines = sorted(json.loads(each.end()[-1]) for each in news)
-        ends = job.wait(30)
+        ends = job.wait()
     infos = [{"step": 0}, {"step": 1}, *lines[0][3][2:]]
     assert sorted(infos[2:]) == ["new 0", "new 1"]
     assert [line[0] for line in lines] == [2, 3]
@@ -57,19 +57,24 @@ def test_who_is_new_takes_part_in_what_follows() -> None:
 until_waiting(1)
 comm = comm.renew()
 comm.barrier()
+note("past 1" if me else "past 0")
 if me == 0:
-    time.sleep(0.5)     # the others come out of the barrier
+    await_note("past 1")    # who may be in the barrier still
+    await_note("newcomer of 3")
     os.kill(os.getpid(), signal.SIGKILL)
 until_lost(comm)
 comm = comm.renew()
 comm.barrier()
-time.sleep(0.5)
+await_note("newcomer of 2")
 os.kill(os.getpid(), signal.SIGKILL)
 """
     new = """
-comm = hocket.init(join=door, timeout=20)
+comm = hocket.init(join=door, timeout=60)
 sizes = [comm.size]
-comm.barrier()
+def past():
+    comm.barrier()
+    open(os.path.join(directory, f"newcomer of {comm.size}"), "w").close()
+past()
 for _ in range(2):
     try:
         while True:
@@ -78,7 +83,7 @@ for _ in range(2):
         comm = comm.renew()
         sizes.append(comm.size)
         if comm.size > 1:
-            comm.barrier()
+            past()
 print(sizes, comm.generation)
 """
     with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
@@ -97,9 +102,9 @@ told(made)
 made.close()
 """
     with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
-        newcomer = Newcomer(job, "comm = hocket.init(join=door, timeout=20)" + TELL, HOCKET_SECRET=SECRET)
+        newcomer = Newcomer(job, "comm = hocket.init(join=door, timeout=60)" + TELL, HOCKET_SECRET=SECRET)
         assert json.loads(newcomer.end()[-1])[:3] == [2, 3, 2]
-        assert [row["size"] for row in said(job.wait(30), 0, 1)] == [3, 3]
+        assert [row["size"] for row in said(job.wait(), 0, 1)] == [3, 3]
 
 
 def test_a_store_tells_newcomers_where_the_job_is() -> None:
@@ -122,16 +127,16 @@ made.close()
 import os, sys, hocket
 from hocket.hosting import FolderStore
 open(sys.argv[1] + "/come", "w").close()
-comm = hocket.init(join=FolderStore(sys.argv[1] + "/store"), timeout=20)
+comm = hocket.init(join=FolderStore(sys.argv[1] + "/store"), timeout=60)
 print(comm.rank)
 comm.close()
 """
     with Job(2, source, env={"HOCKET_SECRET": ""}) as job:
         keep = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")}
         command = [sys.executable, "-c", new, job.directory]
-        ended = subprocess.run(command, env={**keep, "PYTHONPATH": PATH}, capture_output=True, text=True, timeout=30)
+        ended = subprocess.run(command, env={**keep, "PYTHONPATH": PATH}, capture_output=True, text=True, timeout=60)
         assert ended.stdout == "2\n", ended.stderr
-        assert [end.out for end in job.wait(30)] == ["3\n", "3\n"]
+        assert [end.out for end in job.wait()] == ["3\n", "3\n"]
 
 
 def refused(source: str, **env: str) -> tuple[str, list[Any]]:
@@ -152,15 +157,15 @@ except hocket.Error as error:
     with Job(2, host, env={**secret, "HOCKET_MOST": "2"}) as job:
         (line,) = Newcomer(job, text, **{**secret, **env}).end()
         mark(job, "over")
-        return line, said(job.wait(30), 0, 1)
+        return line, said(job.wait(), 0, 1)
 
 
 @pytest.mark.parametrize(("source", "wanted", "env"), [
-    ("hocket.init(join=door, timeout=3)", ["AuthError", "HOCKET_SECRET"], {"HOCKET_SECRET": f"not {SECRET}"}),
-    ("hocket.init(join=door, timeout=3)", ["ArgumentError", "2 members", "limit"], {}),
+    ("hocket.init(join=door, timeout=8)", ["AuthError", "HOCKET_SECRET"], {"HOCKET_SECRET": f"not {SECRET}"}),
+    ("hocket.init(join=door, timeout=60)", ["ArgumentError", "2 members", "limit"], {}),
     ("hocket.init(join='tcp:127.0.0.1:9', timeout=0.5)", ["TimeoutError", "0.5 s", "nothing listens there"], {}),
-    ("hocket.init(join=door, timeout=3)", ["ArgumentError", "HOCKET_SECRET"], {"HOCKET_SECRET": ""}),
-    ("hocket.init(join=door, info=object(), timeout=3)", ["ArgumentError", "JSON"], {}),
+    ("hocket.init(join=door, timeout=60)", ["ArgumentError", "HOCKET_SECRET"], {"HOCKET_SECRET": ""}),
+    ("hocket.init(join=door, info=object(), timeout=60)", ["ArgumentError", "JSON"], {}),
 ])  # fmt: skip
 def test_what_goes_wrong_is_told_to_the_newcomer_alone(source: str, wanted: list[str], env: dict[str, str]) -> None:
     line, rows = refused(source, **env)
@@ -178,14 +183,14 @@ if me == 2:
         def meet(self):
             os.kill(os.getpid(), signal.SIGKILL)
     elastic.MeetNext = Dies
-made = comm.renew(timeout=20)
+made = comm.renew(timeout=60)
 told(made)
 made.close()
 """
     with Job(3, source, env={"HOCKET_SECRET": SECRET}) as job:
-        newcomer = Newcomer(job, "comm = hocket.init(join=door, timeout=20)" + TELL, HOCKET_SECRET=SECRET)
+        newcomer = Newcomer(job, "comm = hocket.init(join=door, timeout=60)" + TELL, HOCKET_SECRET=SECRET)
         line = json.loads(newcomer.end()[-1])
-        rows = said(job.wait(30), 0, 1)
+        rows = said(job.wait(), 0, 1)
     assert line[:3] == [2, 3, 2] and line[4] == [0, 1, None]
     assert [(row["size"], row["generation"], row["previous"]) for row in rows] == [(3, 2, [0, 1, None])] * 2
 
@@ -203,11 +208,11 @@ told(made)
 made.close()
 """
     with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
-        newcomer = Newcomer(job, "hocket.init(join=door, timeout=20)", HOCKET_SECRET=SECRET)
+        newcomer = Newcomer(job, "hocket.init(join=door, timeout=60)", HOCKET_SECRET=SECRET)
         wait_for(job, "there")
         newcomer.process.kill()
         newcomer.process.communicate()
-        assert [row["size"] for row in said(job.wait(30), 0, 1)] == [2, 2]
+        assert [row["size"] for row in said(job.wait(), 0, 1)] == [2, 2]
 
 
 def test_a_newcomer_that_is_stopped_before_it_has_met_the_others_is_left_out() -> None:
@@ -217,8 +222,8 @@ import hocket.collectives.elastic.elastic as elastic
 elastic.NEWCOMERS = 1.0
 until_waiting(1)
 began = time.monotonic()
-made = comm.renew(timeout=20)
-assert time.monotonic() - began < 8
+made = comm.renew(timeout=60)
+assert time.monotonic() - began < 20
 told(made)
 note("met")
 await_note("over")
@@ -234,7 +239,7 @@ class Stops(MeetNext):
 import hocket.collectives.elastic.elastic as elastic
 elastic.MeetNext = Stops
 try:
-    hocket.init(join=door, timeout=20)
+    hocket.init(join=door, timeout=60)
 except hocket.PeerLostError as error:
     print("without this process" in str(error))
 """
@@ -244,7 +249,7 @@ except hocket.PeerLostError as error:
         newcomer.process.send_signal(signal.SIGCONT)
         assert newcomer.end() == ["True"]
         mark(job, "over")
-        assert [row["size"] for row in said(job.wait(30), 0, 1)] == [2, 2]
+        assert [row["size"] for row in said(job.wait(), 0, 1)] == [2, 2]
 
 
 def test_a_full_job_takes_who_replaces_a_dead_member_before_it_renews() -> None:
@@ -262,7 +267,7 @@ told(comm.renew(me))
 """
     with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
         wait_for(job, "lost")
-        new = Newcomer(job, "comm = hocket.init(join=door, timeout=20)" + TELL, HOCKET_SECRET=SECRET)
-        (row,) = said(job.wait(30), 0)
+        new = Newcomer(job, "comm = hocket.init(join=door, timeout=60)" + TELL, HOCKET_SECRET=SECRET)
+        (row,) = said(job.wait(), 0)
         assert json.loads(new.end()[-1])[:2] == [1, 2]
     assert (row["size"], row["previous_lost"]) == (2, {"1": "dead"})

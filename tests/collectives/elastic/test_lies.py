@@ -66,7 +66,7 @@ def beside(source: str, lies: str, prints: str = "") -> list[dict[str, Any]]:
     with Job(2, PATIENT + source, env={"HOCKET_SECRET": SECRET}) as job:
         liar = Newcomer(job, LIAR + lies, HOCKET_SECRET=SECRET)
         try:
-            rows = said(job.wait(30), 0, 1)
+            rows = said(job.wait(), 0, 1)
         finally:
             liar.process.kill()
             out, err = liar.process.communicate()
@@ -87,7 +87,7 @@ told(comm, left=comm.previous_lost, gone=len(comm.world.elastic.mesh.generations
     rows = beside(source, f"""
 from hocket.control.elastic.processes import kernel
 come(addresses=[["unix", each] for each in {[*map(str, victims)]}], host=kernel(), pid=1, started=1)
-time.sleep(20)
+time.sleep(60)
 """)
     assert [(row["size"], row["gone"]) for row in rows] == [(2, 1)] * 2  # it was as good as dead at once
     assert all(each.exists() for each in victims)
@@ -129,7 +129,7 @@ told(comm, links=len(comm.world.elastic.mesh._links))
 mesh, admitted = come()
 inside, (other, target) = own._replace(job=admitted.job), admitted.seats[:2]
 def proven(seat, word):
-    link = Link(reactor, reach(inside, address_of(seat.addresses[0]), PEER, 2.0))
+    link = Link(reactor, reach(inside, address_of(seat.addresses[0]), PEER, 30.0))
     reactor.soon(link.start)
     link.send(pack(Iam(mesh.uid, mesh._identity.proof(seat.public, mesh.uid, seat.uid, link.key))))
     link.send(pack(word))
@@ -150,15 +150,15 @@ def test_newcomers_that_never_come_cost_the_members_one_wait() -> None:
     source = """
 until_waiting(5)
 began = time.monotonic()
-told(comm.renew(timeout=8), took=time.monotonic() - began)
+told(comm.renew(timeout=40), took=time.monotonic() - began)
 """
     rows = beside(source, """
 from hocket.control.protocol.seats import Seat
 seats = [Seat(f"{i}", [["tcp", "127.0.0.1", 1]], "no host", 1, 1) for i in range(20)]
 links = [say(own, doors[0], LOBBY, Enter(seat)) for seat in seats]
-time.sleep(20)
+time.sleep(60)
 """)
-    assert [row["size"] for row in rows] == [2, 2] and all(row["took"] < 6 for row in rows)
+    assert [row["size"] for row in rows] == [2, 2] and all(row["took"] < 15 for row in rows)
 
 
 def test_what_a_newcomer_says_is_bounded_and_so_are_newcomers() -> None:
@@ -178,7 +178,7 @@ for i in range(300):
     links += [say(own, doors[0], LOBBY, Enter(seat))]
     if i < 10:
         links += [say(own, doors[0], LOBBY, Enter(seat._replace(uid=f"big {i}", info="x" * 20000)))]
-time.sleep(20)
+time.sleep(60)
 """)
     assert [(row["most"], row["big"]) for row in rows] == [(256, [])] * 2
 
@@ -201,7 +201,7 @@ lies += [dict(public="\\ud800"), dict(public="5a" * 32), dict(uid=""), dict(uid=
 links = [say(own, doors[0], LOBBY, Enter(seat._replace(**{"uid": str(i), **each}))) for i, each in enumerate(lies)]
 once = seat._replace(uid="once")
 links += [say(own, doors[0], LOBBY, Enter(once), Enter(once)), say(own, doors[0], LOBBY, Enter(seat))]
-time.sleep(20)
+time.sleep(60)
 """)
     assert [row["lobby"] for row in rows] == [["honest"]] * 2
 
@@ -218,7 +218,7 @@ from hocket.control.protocol.seats import Seat
 _, admitted = come()
 for target in admitted.seats[:2]:
     heard = []
-    link = Link(reactor, reach(own, doors[0], LOBBY, 2.0))
+    link = Link(reactor, reach(own, doors[0], LOBBY, 30.0))
     link.on_message, link.on_end = heard.append, lambda how: heard.append(how)
     reactor.soon(link.start)
     link.send(pack(Enter(Seat(target.uid, [["tcp", "127.0.0.1", 1]], "no host", 1, 1))))
@@ -254,13 +254,13 @@ for rank in range(2):
 for i in range(400):
     links += [say(own, doors[0], LOBBY)]
 for i in range(20):
-    sock = reach(own, doors[0], LOBBY, 2.0)
+    sock = reach(own, doors[0], LOBBY, 30.0)
     sock.setblocking(True)
     try: sock.sendall((15 << 20).to_bytes(4, "big") + bytes(4 << 20))
     except OSError: pass
     links.append(sock)
 open(os.path.join(directory, "came"), "w").close()
-time.sleep(20)
+time.sleep(60)
 """)
     assert rows[0]["held"] < 300 and rows[0]["grown"] < 20 << 20, rows
 
@@ -277,7 +277,7 @@ def test_a_members_first_connection_is_proven() -> None:
         ended: list[str] = []
 
         def comes(proof: Callable[[Link], str]) -> None:
-            link = Link(reactor, reach(own, here, PEER, 2.0))
+            link = Link(reactor, reach(own, here, PEER, 30.0))
             link.on_end = ended.append
             reactor.soon(link.start)
             link.send(pack(Iam(second.uid, proof(link))))
@@ -291,7 +291,7 @@ def test_a_members_first_connection_is_proven() -> None:
         ]  # fmt: skip
         for each in wrong:
             comes(each)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while len(ended) < len(wrong) and time.monotonic() < until:
             time.sleep(0.01)
         assert first.generations is not None and len(ended) == len(wrong) and not first.generations.gone
@@ -312,11 +312,11 @@ def test_a_word_behind_the_last_one_is_not_heard(caplog: pytest.LogCaptureFixtur
     mesh = Mesh(reactor, own)
     try:
         mesh.begin(Generation(0, [mesh.seat], mesh.uid), met=0)
-        link, heard, over = Link(reactor, reach(own, address_of(mesh.seat.addresses[0]), LOBBY, 2.0)), [], Event()
+        link, heard, over = Link(reactor, reach(own, address_of(mesh.seat.addresses[0]), LOBBY, 30.0)), [], Event()
         link.on_message, link.on_end = heard.append, lambda how: over.set()
         reactor.soon(link.start)
         reactor.soon(lambda: [link.send(pack(Asks())) for _ in range(2)])
-        assert over.wait(10) and heard == [{"tells": [None]}] and not caplog.records
+        assert over.wait(60) and heard == [{"tells": [None]}] and not caplog.records
     finally:
         mesh.close()
         reactor.close()

@@ -57,7 +57,7 @@ print(json.dumps(first), flush=True)
 note(f"tried {{me}}")
 await_note("whole")
 if first[0] != "went on":
-    comm, second = tried(comm, f"second {{me}}", 15)
+    comm, second = tried(comm, f"second {{me}}", 30)
     print(json.dumps(second), flush=True)
 note(f"over {{me}}")
 for rank in range({size}):  # who ends is proven to be dead, and then the last one may go on
@@ -88,7 +88,7 @@ def on_two_hosts(
             job.directory, own = directory, job.directory
             ranks = range(size)
             for rank in ranks:
-                wait_for(job, f"ready {rank}", 40)
+                wait_for(job, f"ready {rank}", 60)
             ip("-n", names[0], "link", "set", CABLE, "down")
             if killed is not None:
                 reset = ["ip", "netns", "exec", names[0], "ss", "-K", "state", "connected", "dst", V4[1]]
@@ -102,14 +102,14 @@ def on_two_hosts(
                     wait_for(job, f"tried {rank}", 60)
             ip("-n", names[0], "link", "set", CABLE, "up")
             mark(job, "whole")
-            ends = job.wait(60)
+            ends = job.wait()
             job.directory = own
     assert all(end.code == 0 for rank, end in enumerate(ends) if rank != killed), ends
     return [[json.loads(line) for line in end.out.splitlines()] for end in ends]
 
 
 def test_more_than_half_go_on_and_the_others_cannot_come_back(tmp_path: pathlib.Path) -> None:
-    said = on_two_hosts([0, 1, 1], tmp_path, 6.0, HOCKET_LOST_AFTER="2")
+    said = on_two_hosts([0, 1, 1], tmp_path, 10.0, HOCKET_LOST_AFTER="4")
     for rank in (1, 2):
         assert said[rank] == [["went on", 1, ["first 1", "first 2"], 2.0]]
     assert said[0][0][0] == "TimeoutError" and "more than half" in said[0][0][1]
@@ -136,7 +136,7 @@ from hocket.control.link import Link
 from hocket.control.reactor import Reactor
 here, me = {directory!r}, int(os.environ["RANK"])
 reactor, ended, words = Reactor(), [], []
-reactor.lost_after = 3.0
+reactor.lost_after = 6.0
 if me:
     while True:
         try:
@@ -158,12 +158,12 @@ while not os.path.exists(f"{{here}}/cut"):
     time.sleep(0.01)
 cut = time.monotonic()
 if not me:
-    time.sleep(2.2)
+    time.sleep(4.4)
     assert not ended, ended
     link.send({{"are you": "there"}})
-while not ended and time.monotonic() < cut + 10:
+while not ended and time.monotonic() < cut + 20:
     time.sleep(0.01)
-print(ended[0][0] - cut if ended else 10, ended[0][1] if ended else "")
+print(ended[0][0] - cut if ended else 20, ended[0][1] if ended else "")
 reactor.close()
 """
 
@@ -180,14 +180,14 @@ def test_a_word_into_a_silence_does_not_make_it_longer(tmp_path: pathlib.Path) -
         with Job(2, source, env=env, hosts=[*zip(names, places, strict=False)]) as job:
             job.directory, own = directory, job.directory
             for rank in range(2):
-                wait_for(job, f"ready {rank}", 40)
+                wait_for(job, f"ready {rank}", 60)
             ip("-n", names[1], "link", "set", CABLE, "down")
             mark(job, "cut")
-            ends = job.wait(30)
+            ends = job.wait()
             job.directory = own
     for end in ends:
         seconds, how = end.out.split(maxsplit=1)
-        assert 2.0 < float(seconds) < 4.2 and ("not answer" in how or "network" in how), ends
+        assert 3.0 < float(seconds) < 9.4 and ("not answer" in how or "network" in how), ends
 
 
 @pytest.mark.more

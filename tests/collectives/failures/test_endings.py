@@ -17,7 +17,7 @@ from support.jobs import Ended, Job
 START = """
 import os, sys, time
 import hocket, numpy as np
-comm = hocket.init(timeout=20)
+comm = hocket.init(timeout=60)
 rank, x = comm.rank, np.ones(3)
 """
 
@@ -52,7 +52,7 @@ def test_a_process_that_ends_so_fails(name: str) -> None:
     """Nothing is closed; the interpreter just ends.  All ranks say the same, and none ends with 0."""
     line, text = DIFFER[name]
     with Job(2, START + line) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     for end in ends:
         assert end.code == 1 and text in end.err, (end.code, end.err)
         assert end.err.count(text) == 1 and "Traceback" not in end.err, end.err
@@ -64,7 +64,7 @@ def test_a_message_over_a_stream_that_its_receiver_never_opened(count: int, encr
     """Streams are opened at first use: a rank that never receives must look for what has been sent to it."""
     line = f"comm.send(np.ones({count}, np.float32), 1, tag=5) if rank == 0 else None"
     with Job(3, START + line, env={"HOCKET_TRANSPORT": "tcp", "HOCKET_ENCRYPT": encrypt}) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     for end in ends:
         assert end.code == 1 and "rank 1 has not finished a message from rank 0 with tag 5" in end.err, end
 
@@ -72,14 +72,14 @@ def test_a_message_over_a_stream_that_its_receiver_never_opened(count: int, encr
 def test_what_is_heard_of_between_calls_is_told_at_the_end() -> None:
     """No call raises it: rank 1's is asynchronous, and rank 0's end finds it out while rank 1 sleeps."""
     with Job(2, START + "if rank == 1: comm.allreduce(x, async_op=True); time.sleep(1)") as job:
-        ends = job.wait(30)
+        ends = job.wait()
     for end in ends:
         assert end.code == 1 and "rank 1 called allreduce(float64[3], op='sum') at rank.py:6" in end.err, end
 
 
 def test_a_message_of_another_size_is_told_though_its_sender_is_at_its_end() -> None:
     with Job(2, START + "comm.recv(x, 0) if rank else comm.send(np.ones(4), 1)") as job:
-        ends = job.wait(30)
+        ends = job.wait()
     for end in ends:
         assert end.code == 1 and "a message must have the dtype and the size of its recv" in end.err, end
     assert "hocket.errors.MismatchError: recv(float64[3], source=0, tag=0)" in ends[1].err, ends[1]
@@ -99,25 +99,27 @@ except hocket.MismatchError as error:
     print("raised")
 """
     with Job(2, source) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     assert [(end.code, end.out) for end in ends] == [(0, "raised\n")] * 2, ends
 
 
 def test_what_is_raised_comes_first() -> None:
     source = START + "with comm:\n    comm.broadcast(x, rank)\n    raise ZeroDivisionError('mine')\n"
     with Job(2, source) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     for end in ends:
         assert end.code == 1 and "ZeroDivisionError: mine" in end.err and "MismatchError" not in end.err, end.err
 
 
 def test_the_code_that_the_program_chose_stays() -> None:
     with Job(2, START + "if rank == 0: comm.broadcast(x)\nsys.exit(3)") as job:
-        assert [end.code for end in job.wait(30)] == [3, 3]
+        assert [end.code for end in job.wait()] == [3, 3]
 
 
 PREEMPTED = START + """
 import signal, threading
+from hocket.collectives.failures import reporting
+reporting.SAME_SIGNAL = {same}  # seconds that the ranks' signals may be apart, for busy machines
 def end(number, frame):
     time.sleep({saving} * (rank == 0))
     sys.exit({code})
@@ -128,7 +130,7 @@ def tell():
 signal.signal(signal.SIGTERM, end)
 threading.Thread(target=tell, daemon=True).start()
 {call}
-for _ in range(400):
+for _ in range(2400):
     time.sleep(0.05)    # one long sleep would miss a signal that comes just before it begins: Python looks behind it
 """
 IN_A_CALL, IN_STEPS = "comm.allreduce(x)", "while True: comm.allreduce(x)"
@@ -138,14 +140,14 @@ WAITED = "if rank == 0: comm.allreduce(x, async_op=True).wait()"
 
 def preempt(ranks: tuple[int, ...], late: float = 0.0, **how: Any) -> list[Ended]:
     """Two ranks end if these get SIGTERM: at the same moment, or `late` seconds apart."""
-    with Job(2, PREEMPTED.format(**how)) as job:
+    with Job(2, PREEMPTED.format(same=4.0 if late else 0.5, **how)) as job:
         for process in job.processes:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
         for number in (signal.SIGTERM,) if late else (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
             for rank in ranks:
                 job.signal(rank, number)
                 time.sleep(late)
-        return job.wait(15)
+        return job.wait()
 
 
 @pytest.mark.parametrize(("call", "saving"), [(NOT_ALL, 0), (NOT_ALL, 0.8), (IN_STEPS, 0), (WAITED, 0)])
@@ -180,7 +182,7 @@ comm.allreduce(x, async_op=True)
 time.sleep(0.3 * rank)
 """
     with Job(2, source) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     assert [(end.code, end.err) for end in ends] == [(0, "")] * 2, ends
 
 
@@ -188,18 +190,21 @@ def test_a_peer_that_died_ends_the_wait() -> None:
     """Its goodbye is not waited for."""
     source = START + """
 comm.barrier()
+open(f"{__file__}.{rank}", "w").close()
 if rank == 1:
-    time.sleep(0.5)     # the others come out of the barrier
+    while not all(os.path.exists(f"{__file__}.{other}") for other in (0, 2)):   # which may be in the barrier still
+        time.sleep(0.01)
     os._exit(0)
-time.sleep(1.0)
+while not comm.lost:
+    time.sleep(0.01)
 began = time.monotonic()
 comm.close()
 print(time.monotonic() - began)
 """
     with Job(3, source) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     for rank in (0, 2):
-        assert ends[rank].code == 0 and float(ends[rank].out) < 1.5, ends[rank]
+        assert ends[rank].code == 0 and float(ends[rank].out) < 10, ends[rank]
 
 
 def test_threads_are_told_too() -> None:
@@ -226,7 +231,7 @@ for call in (lambda: inner.allreduce(x), lambda: inner.send(x, 1 - rank), lambda
 def test_what_was_made_of_a_job_ends_with_it(transport: str) -> None:
     """Its transports are closed: a call on another communicator would touch freed memory."""
     with Job(2, START + OUTLIVED, env={"HOCKET_TRANSPORT": transport, "PYTHONMALLOC": "debug"}) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     assert [(end.code, end.out) for end in ends] == [(0, "refused\n" * 3)] * 2, ends
 
 
@@ -256,7 +261,7 @@ thread.join()
 assert comm.allreduce(np.ones(3))[0] == 2
 """
     with Job(2, source) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     assert [end.code for end in ends] == [0, 0], ends
 
 
@@ -278,7 +283,7 @@ except hocket.PeerLostError as error:
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_call_that_the_failed_rank_has_finished_ends_well(transport: str) -> None:
     with Job(2, FINISHED, env={"HOCKET_TRANSPORT": transport}) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     assert "ValueError: a bug of rank 0" in ends[1].out and ends[1].code == 0, ends
 
 

@@ -11,7 +11,7 @@ from support.faulty import facts, job
 more = pytest.mark.more
 
 LEAVES = """
-comm = hocket.init(transport={transport!r}, timeout=20)
+comm = hocket.init(transport={transport!r}, timeout=60)
 x = np.full(20, comm.rank + 1.0)
 comm.broadcast(x.copy(), 2)
 comm.allreduce(x.copy())
@@ -53,7 +53,7 @@ CALLS = {
 @pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=more)])
 def test_only_calls_that_need_it_fail(transport: str, name: str, tmp_path: pathlib.Path) -> None:
     with job(3, LEAVES.format(transport=transport, call=CALLS[name]), tmp_path) as run:
-        ends = run.wait(30)
+        ends = run.wait()
     said = [facts(ends[r]) for r in (0, 1)]
     for each in said:
         assert each["error"] == "PeerLostError" and each["ranks"] == [2] and each["first"] == 3, each
@@ -63,13 +63,20 @@ def test_only_calls_that_need_it_fail(transport: str, name: str, tmp_path: pathl
 
 
 PARTED = """
-comm = hocket.init(transport="shm", timeout=20)
+comm = hocket.init(transport="shm", timeout=60)
 other = comm.dup()
 x = np.ones(3)
 other.allreduce(x.copy())
+if comm.rank == 2:
+    await_file("over-0")
+    await_file("over-1")
+    ready("late")
 with telling():
     other.broadcast(x, 1 if comm.rank == 2 else 0)
 if comm.rank < 2:
+    ready("over")
+    await_file("late-2")
+    time.sleep(0.3)     # it waits by now
     comm.close(timeout=0.1)
 """
 
@@ -77,7 +84,7 @@ if comm.rank < 2:
 def test_another_call_of_ranks_that_have_left(tmp_path: pathlib.Path) -> None:
     """They finish a broadcast of theirs on a dup and leave: who waits for them in another is told both calls."""
     with job(3, PARTED, tmp_path) as run:
-        ends = run.wait(10)
+        ends = run.wait()
     assert "error" not in facts(ends[0]) and "error" not in facts(ends[1])
     told = facts(ends[2])
     assert told["error"] == "MismatchError", told

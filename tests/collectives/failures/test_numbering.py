@@ -75,8 +75,10 @@ LOST = """
 import os, time, hocket, numpy as np
 comm = hocket.init()
 sub = comm.split(comm.rank // 2, key=-comm.rank)
+open(f"{__file__}.{comm.rank}", "w").close()
 if comm.rank == 2:
-    time.sleep(0.5)     # the others come out of the split
+    while not all(os.path.exists(f"{__file__}.{rank}") for rank in (0, 1, 3)):  # which may be in the split still
+        time.sleep(0.01)
     os._exit(0)
 try:
     sub.allreduce(np.ones(3)) if comm.rank == 3 else comm.allreduce(np.ones(3))
@@ -87,7 +89,7 @@ except hocket.PeerLostError as error:
 
 def test_a_rank_that_is_lost_is_told_by_its_rank_in_the_job() -> None:
     with Job(4, LOST) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     assert ends[3].out.startswith("(1,) "), ends[3]
     _right(ends[3].out.partition("\n")[0], {2, 3})
     assert ends[0].out.startswith("(2,) rank 2 is gone") and "communicator 'world/" not in ends[0].out, ends[0]

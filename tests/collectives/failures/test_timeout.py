@@ -24,7 +24,7 @@ if comm.rank == {victim}:
     ready()
 await_file("stopped")
 with telling():
-    comm.allreduce(x.copy(), timeout=1)
+    comm.allreduce(x.copy(), timeout=4)
     comm.barrier()  # rank 0 finds the others' data when it goes on
 if comm.rank != {victim}:
     ready("raised")
@@ -43,9 +43,9 @@ def test_stopped_rank_does_not_answer(victim: int, transport: str, tmp_path: pat
         (tmp_path / "signs" / "stopped").touch()
         began = time.monotonic()
         all_ready(tmp_path, others, "raised")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         run.signal(victim, signal.SIGCONT)
-        ends = run.wait(30)
+        ends = run.wait()
     for rank in others:
         said = facts(ends[rank])
         assert said["error"] == "TimeoutError" and victim in said["missing"], said
@@ -62,6 +62,7 @@ comm = hocket.init(transport={transport!r})
 part = comm.dup()
 
 def elsewhere():
+    ready("elsewhere")
     while not os.path.exists(os.path.join(os.environ["FAULTY"], "raised-0")):
         time.sleep(0.01)
 
@@ -70,6 +71,7 @@ with telling():
         del part
         elsewhere()
     else:
+        await_file("elsewhere-1")
         part.{call}
 if comm.rank == 0:
     ready("raised")
@@ -82,7 +84,7 @@ comm.close()
 def test_a_rank_has_dropped_the_communicator(transport: str, call: str, tmp_path: pathlib.Path) -> None:
     """It says so, and where it is: it is not late, it will never come."""
     with job(2, DROPPED.format(transport=transport, call=call), tmp_path) as run:
-        ends = run.wait(30)
+        ends = run.wait()
     said = facts(ends[0])
     assert said["error"] == "TimeoutError" and said["missing"] == [1], said
     assert "rank 1 no longer has this communicator (closed or dropped), it is at rank.py:" in said["text"], said
@@ -95,7 +97,8 @@ comm.barrier()
 with telling():
     if comm.rank == 0:
         comm.recv(np.empty(10), 2, timeout=0.5)
-    time.sleep(0.8)
+    while comm.reporter.state.verdict is None:
+        time.sleep(0.01)
     comm.barrier()
 comm.close()
 """
@@ -104,7 +107,7 @@ comm.close()
 @pytest.mark.parametrize("transport", ["shm", *more("tcp")])
 def test_a_message_that_does_not_come(transport: str, tmp_path: pathlib.Path) -> None:
     with job(3, MESSAGE.format(transport=transport), tmp_path) as run:
-        ends = run.wait(30)
+        ends = run.wait()
     for rank in range(3):
         said = facts(ends[rank])
         assert said["error"] == "TimeoutError" and said["missing"] == [2], said
@@ -112,15 +115,20 @@ def test_a_message_that_does_not_come(transport: str, tmp_path: pathlib.Path) ->
 
 
 INTERRUPTED = """
+import threading
 before = faulty.held()
 comm = hocket.init(transport={transport!r})
 x = np.arange(1000.0)
+def tell():
+    while comm.reporter.account()["state"] != "in call":
+        time.sleep(0.005)
+    ready()
 {warm}
 with telling():
     if comm.rank == 2:
-        ready()
+        await_file("struck")
         {last}
-    ready()
+    threading.Thread(target=tell, daemon=True).start()
     {call}
 comm.close()
 say(left=sorted(set(faulty.held()) - set(before)))
@@ -138,14 +146,15 @@ CALLS = {
 def test_interrupt(name: str, victim: int, transport: str, tmp_path: pathlib.Path) -> None:
     """Ctrl-C on one rank while it and another wait in a call: KeyboardInterrupt there, PeerLostError elsewhere."""
     warm, call = CALLS[name]
-    last = "time.sleep(0.6); " + call.replace("recv(x, 2", "recv(x, 0")
+    last = "time.sleep(0.2); " + call.replace("recv(x, 2", "recv(x, 0")
     source = INTERRUPTED.format(transport=transport, warm=warm, call=call, last=last)
     with job(3, source, tmp_path) as run:
-        all_ready(tmp_path, range(3))
+        all_ready(tmp_path, range(2))
         time.sleep(0.2)
         struck = time.monotonic()
         run.signal(victim, signal.SIGINT)
-        ends = run.wait(30)
+        (tmp_path / "signs" / "struck").touch()
+        ends = run.wait()
     for rank in range(3):
         said = facts(ends[rank])
         if rank == victim:
@@ -154,7 +163,7 @@ def test_interrupt(name: str, victim: int, transport: str, tmp_path: pathlib.Pat
             assert said["error"] == "PeerLostError" and said["ranks"] == [victim], said
             assert f"rank {victim} was interrupted" in said["text"], said
         if rank != 2:  # who came later
-            assert said["at"] - struck < 1.0, (said["at"] - struck, said)
+            assert said["at"] - struck < 4.0, (said["at"] - struck, said)
         assert said["left"] == [], said
 
 
@@ -164,14 +173,14 @@ before = faulty.held()
 if os.environ["HOCKET_RANK"] == "1":
     raise SystemExit
 with telling():
-    hocket.init(timeout=1)
+    hocket.init(timeout=4)
 say(left=sorted(set(faulty.held()) - set(before)))
 """
 
 
 def test_a_rank_that_never_came(tmp_path: pathlib.Path) -> None:
     with job(3, NEVER_CAME, tmp_path) as run:
-        ends = run.wait(30)
+        ends = run.wait()
     for rank in (0, 2):
         said = facts(ends[rank])
         assert said["error"] == "TimeoutError" and said["missing"] == [1] and said["left"] == [], said
@@ -192,7 +201,7 @@ def test_a_users_object_is_asked_nothing() -> None:
 
     def each(comm: hocket.Communicator) -> str:
         with pytest.raises(hocket.Error) as caught:
-            comm.allreduce(np.ones(3), timeout=0.5) if comm.rank == 0 else Odd().receive(comm)
+            comm.allreduce(np.ones(3), timeout=2) if comm.rank == 0 else Odd().receive(comm)
         return str(caught.value)
 
     with hocket.local_world(2) as world:
@@ -207,10 +216,10 @@ def test_threads_are_where_they_are(stays: bool) -> None:
 
     def late_elsewhere(comm: Communicator) -> str:
         if comm.rank == 1:
-            over.wait(20 * stays)
+            over.wait(60 * stays)
             return ""
         with pytest.raises(hocket.TimeoutError) as error:
-            comm.allreduce(np.ones(3), timeout=0.3)
+            comm.allreduce(np.ones(3), timeout=1.5)
         over.set()
         return str(error.value)
 

@@ -38,13 +38,13 @@ try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (top + 1, 4096))
     inner.allreduce(np.ones(3), timeout=20)
 except hocket.Error as error:
-    print(type(error).__name__, time.monotonic() - began < 5, "ulimit -n" in str(error), flush=True)
+    print(type(error).__name__, time.monotonic() - began < 15, "ulimit -n" in str(error), flush=True)
 os._exit(0)
 """
 
 
 def test_out_of_descriptors_is_said_at_once() -> None:
     with Job(2, FULL) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     assert ends[0].out == "TransportError True True\n", ends
     assert ends[1].out.startswith("PeerLostError True"), ends

@@ -184,6 +184,6 @@ with hocket.init() as comm:
 
 def test_host_arrays_load_nothing_of_it(built: Path, tmp_path: Path) -> None:
     with faulty.job(2, HOST, tmp_path, {"LD_LIBRARY_PATH": str(built)}) as job:
-        for end in job.wait(20):
+        for end in job.wait():
             said = faulty.facts(end)
             assert said["loaded"] == [] and said["why"] is None

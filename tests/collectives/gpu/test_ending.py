@@ -75,7 +75,7 @@ time.sleep(1.2)  # the time of grace of the other one
 def test_closing_with_a_gpu_that_is_lost(knobs: dict[str, int], built: Path, tmp_path: Path) -> None:
     """By a kernel of the user's, say: that rank leaves the job as others do."""
     said = gpu_ranks.run(built, 2, LOST, tmp_path, **knobs)
-    assert said[1]["error"] == "TransportError" and all(each["took"] < 5 for each in said), said
+    assert said[1]["error"] == "TransportError" and all(each["took"] < 20 for each in said), said
 
 
 GROWING = """

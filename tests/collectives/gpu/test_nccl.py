@@ -204,7 +204,7 @@ with hocket.init() as world:
     except hocket.Error as error:
         say(stuck=[type(error).__name__, str(error)])
     comm.close()
-faulty.wait_for(lambda: log().count("abort") == 3, 20, "an abort for each communicator of NCCL's")
+faulty.wait_for(lambda: log().count("abort") == 3, 60, "an abort for each communicator of NCCL's")
 """
 
 

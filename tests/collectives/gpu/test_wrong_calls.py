@@ -45,7 +45,7 @@ def test_calls_that_differ(size: int, built: Path, tmp_path: Path) -> None:
     for rank, said in enumerate(gpu_ranks.run(built, size, MISMATCH.format(cases=MISMATCHES), tmp_path, delay=DELAY)):
         for name in MISMATCHES:
             kind, text, took = said[name]
-            assert kind == "MismatchError" and "allreduce(float32[1000]" in text and took < 5, (rank, name, said[name])
+            assert kind == "MismatchError" and "allreduce(float32[1000]" in text and took < 20, (rank, name, said[name])
 
 
 WRONG = """

@@ -119,7 +119,7 @@ def job(built: Path, size: int, source: str, where: Path, **knobs: int | str) ->
 
 
 def run(
-    built: Path, size: int, source: str, where: Path, seconds: float = 40, **knobs: int | str
+    built: Path, size: int, source: str, where: Path, seconds: float = 90, **knobs: int | str
 ) -> list[dict[str, Any]]:
     """The words of the ranks; all must end well, and none may have misused the driver."""
     with job(built, size, source, where, **knobs) as started:
