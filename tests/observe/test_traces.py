@@ -55,7 +55,7 @@ def check(timeline: Timeline, calls: int) -> None:
     for rank in found.ranks:
         assert rank.computing + rank.moving + rank.waiting == pytest.approx(rank.span, rel=0.02)
     late = found.blame.seconds.get(("late", 1), 0.0)
-    assert late > 0.4, "12 times 40 ms for two ranks, but for calls to which a busy machine kept another rank from coming"
+    assert late > 0.4, "12 times 40 ms for two ranks, but where a busy machine kept another one from coming"
     ranks = timeline.ranks(made)
     came = np.array([made["begin"][ranks == rank][np.argsort(made["seq"][ranks == rank])] for rank in range(3)])
     behind = (came - came.min(0)).sum(1) / 1e9

@@ -69,6 +69,6 @@ def test_a_package_that_fails_is_told_of(line: dict[str, str], tmp_path: pathlib
     (tmp_path / "line.py").write_text("raise RuntimeError('half written')")
     source = "import hocket\nwith hocket.init() as comm:\n    print(comm.allreduce(1))"
     with jobs.Job(2, source, env=line) as job:
-        for end in job.wait(30):
+        for end in job.wait():
             assert end.code == 0 and end.out == "2\n", end
             assert "the algorithms of line (entry point 'line') cannot be loaded: half written" in end.err

@@ -46,7 +46,7 @@ def test_making_a_plan_is_not_timed(nbytes: int, seconds: float, monkeypatch: py
         def call() -> None:
             if planned_for[0] != comm.runner.members.only:
                 planned_for[0] = comm.runner.members.only
-                time.sleep(0.02)
+                time.sleep(0.3)
 
         return call
 
@@ -54,7 +54,7 @@ def test_making_a_plan_is_not_timed(nbytes: int, seconds: float, monkeypatch: py
     names = ["ring", "tree", "direct"]
     with hocket.local_world(1) as world:
         found, _ = world.run(lambda comm: measure.times(comm, "allreduce", nbytes, names, seconds))[0]
-    assert all(t < 0.01 for t in found.values()), found
+    assert all(t < 0.2 for t in found.values()), found
 
 
 def test_all_points_are_there_whatever_is_measured_first() -> None:

@@ -145,7 +145,7 @@ def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.
     for text in ("", "{}", json.dumps({"format": 99})):
         kept.write_text(text)
         with jobs.Job(2, EXPLAIN, env={"XDG_CACHE_HOME": str(tmp_path), "HOCKET_TUNING": "auto"}) as job:
-            first, other = job.wait(30)
+            first, other = job.wait()
         assert "the built-in table" in first.out and f"{kept} is not used: this is not a file of" in first.err, text
         assert "the built-in table" in other.out, text
         assert kept.read_text() == text
@@ -155,7 +155,7 @@ def test_a_spoilt_file_in_the_usual_place_is_told_of_and_left(tmp_path: pathlib.
 
 def test_a_named_file_must_be_good(tmp_path: pathlib.Path) -> None:
     with jobs.Job(2, EXPLAIN, env={"HOCKET_TUNING": f"{tmp_path}/none.json"}) as job:
-        first, _ = job.wait(30)
+        first, _ = job.wait()
     assert first.code != 0 and f"HOCKET_TUNING={tmp_path}/none.json: [Errno 2]" in first.err
 
 
@@ -205,5 +205,5 @@ def test_wrong_arguments(words: dict[str, object], why: str) -> None:
 
 def test_a_named_algorithm_is_not_measured_against_others() -> None:
     with jobs.Job(2, "import hocket; hocket.init().tune()", env={"HOCKET_ALGORITHM": "ring"}) as job:
-        for ended in job.wait(30):
+        for ended in job.wait():
             assert ended.code != 0 and "HOCKET_ALGORITHM names the algorithms to use; unset it" in ended.err

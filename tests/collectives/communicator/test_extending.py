@@ -63,7 +63,7 @@ try:
 except hocket.PeerLostError as error:
     assert "no more data" in str(error) and "second" not in str(error), error
     assert comm.rank == 0 or error.ranks == (0,), error.ranks
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 if comm.rank:
     work.wait()
     assert x[0] == comm.size
@@ -74,7 +74,7 @@ assert other.allreduce(np.ones(1))[0] == comm.size
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_an_aborted_communicator_ends_on_all_ranks_and_others_go_on(transport: str) -> None:
     with Job(3, ABORTED.format(transport=transport)) as job:
-        ends = job.wait(40)
+        ends = job.wait()
     assert [(end.code, end.err) for end in ends] == [(0, "")] * 3, ends
 
 
@@ -96,7 +96,7 @@ thread.start()
 time.sleep(0.2)
 if comm.rank:
     idle.abort(ValueError("it was enough"), tell=False)
-    thread.join(1.5)
+    thread.join()
     assert "it was enough" in ended[0], ended
     comm.barrier()
 else:
@@ -114,7 +114,7 @@ comm.close()
 
 def test_an_abort_without_a_word_ends_this_ranks_calls_alone() -> None:
     with Job(2, QUIET) as job:
-        ends = job.wait(40)
+        ends = job.wait()
     assert [(end.code, end.err) for end in ends] == [(0, "")] * 2, ends
 
 
@@ -142,7 +142,7 @@ except hocket.PeerLostError:
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_who_is_lost_is_known_by_its_rank_in_each_communicator(transport: str) -> None:
     with Job(3, LOST.format(transport=transport)) as job:
-        ends = job.wait(40)
+        ends = job.wait()
     assert all("went on" in end.out for end in ends[:2]), ends
 
 
@@ -170,19 +170,21 @@ def test_the_address_at_which_others_reach_a_rank(iface: str) -> None:
     """The end of its connection to rank 0, or HOCKET_IFACE."""
     variables = {"HOCKET_IFACE": iface} if iface else {"HOCKET_RENDEZVOUS": f"tcp:127.0.0.1:{ports.free()[0]}"}
     with Job(2, ADDRESS, env=variables) as job:
-        ends = job.wait(40)
+        ends = job.wait()
     assert [end.out.split() for end in ends] == [["127.0.0.1", iface or "None"]] * 2, ends
 
 
 IDLE = """
-import time
+import os, time
 import hocket, numpy as np
 from hocket.collectives.failures import long_waits
-long_waits.STILL_WAITING = 0.3
+long_waits.STILL_WAITING, warning = 0.3, long_waits.log.warning
+long_waits.log.warning = lambda *args: (warning(*args), open(f"{{__file__}}.said", "w").close())
 comm = hocket.init()
 waiting = comm.dup(idle={idle})
-if comm.rank:
-    time.sleep(0.9)
+until = time.monotonic() + (1.5 if {idle} else 60)
+while comm.rank and not os.path.exists(f"{{__file__}}.said") and time.monotonic() < until:
+    time.sleep(0.01)
 waiting.barrier()
 """
 
@@ -190,7 +192,7 @@ waiting.barrier()
 @pytest.mark.parametrize("idle", [False, True])
 def test_nothing_is_told_of_long_waits_of_an_idle_one(idle: bool) -> None:
     with Job(2, IDLE.format(idle=idle)) as job:
-        ends = job.wait(40)
+        ends = job.wait()
     assert [end.code for end in ends] == [0, 0] and ("has waited" in ends[0].err) == (not idle), ends
 
 

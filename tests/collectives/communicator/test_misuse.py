@@ -151,7 +151,7 @@ def test_no_default_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
 APART = """
 import os, hocket
 try:
-    hocket.init(transport=os.environ["TRANSPORTS"].split(";")[int(os.environ["HOCKET_RANK"])], timeout=20)
+    hocket.init(transport=os.environ["TRANSPORTS"].split(";")[int(os.environ["HOCKET_RANK"])], timeout=60)
 except hocket.MismatchError as why:
     print(sorted(why.calls.items()), why)
 """

@@ -20,7 +20,7 @@ COUNT = """
         comm.sendrecv(small, 1 - comm.rank, small.copy(), 1 - comm.rank)
     comm.barrier()
     if comm.rank == 1:
-        time.sleep(0.5)                                     # rank 0 waits for it
+        time.sleep(1.5)                                     # rank 0 waits for it
     comm.broadcast(large, root=1)
     comm.barrier()
     print(json.dumps([s._asdict() for s in comm.stats()]))
@@ -41,7 +41,7 @@ def test_calls_bytes_and_seconds() -> None:
             late = next(row for (name, _), row in at.items() if name == "broadcast")
             assert late["calls"] == 1 and late["seconds"] >= late["waited"] >= 0
             if rank == 0:
-                assert 0.3 < late["waited"] < 5, late
+                assert 0.3 < late["waited"] < 20, late
             else:
                 assert late["waited"] < 0.3, late
             assert all(0 < row["seconds"] < 20 and 0 <= row["waited"] <= row["seconds"] for row in rows), rows

@@ -64,7 +64,7 @@ def known_kinds(comm: Communicator) -> None:
     for call in (
         lambda: comm.send(X[:5], other), lambda: comm.send(X.astype(int), other), lambda: comm.send(X[::2], other),
         lambda: comm.send(X.reshape(2, 3), other), lambda: comm.recv(fixed, other), lambda: comm.recv(X[:5], None),
-        lambda: comm.send(X, other, async_op=True, timeout=3.0), lambda: comm.send(X, other, timeout=3.0),
+        lambda: comm.send(X, other, async_op=True, timeout=60.0), lambda: comm.send(X, other, timeout=60.0),
         lambda: comm.send(X, np.int64(other)), lambda: comm.recv(out, other, transport="threads"),
         lambda: comm.sendrecv(X, other, np.zeros(5), other), lambda: comm.send(list(X), other),
     ):  # fmt: skip

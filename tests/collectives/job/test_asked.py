@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+from hocket.tools import top
+from support.faulty import wait_for
 from support.jobs import Job, run
 
 WAITS = """
@@ -23,17 +25,21 @@ comm.close()
 """
 
 
+def _waits(pid: int) -> bool:
+    return any(each.inside for rows in top.look([pid]).jobs.values() for row in rows for each in row.standings)
+
+
 def test_a_rank_that_waits_answers_and_goes_on(tmp_path: Path) -> None:
     with Job(2, WAITS.format(place=str(tmp_path)), env={"TMPDIR": str(tmp_path)}) as job:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while len(list(tmp_path.glob("[01]"))) < 2 and time.monotonic() < until:
             time.sleep(0.02)
-        time.sleep(0.3)
+        wait_for(lambda: _waits(job.processes[0].pid), what="rank 0 in its call")
         job.signal(0, signal.SIGUSR2)
         while not list(tmp_path.glob("hocket-events-*/*.txt")) and time.monotonic() < until:
             time.sleep(0.02)
         (tmp_path / "go").write_text("")
-        ends = job.wait(30)
+        ends = job.wait()
     assert [end.code for end in ends] == [0, 0], ends
     path = re.search(r"did last: (\S+)", ends[0].err)
     assert path, ends[0]

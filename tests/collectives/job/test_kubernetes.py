@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 TRAIN = """
 import socket, sys, hocket
-with hocket.init(timeout=30) as comm:
+with hocket.init(timeout=60) as comm:
     total = comm.allreduce(comm.rank)
     print(comm.rank, comm.size, total, comm.world.transport((comm.rank + 1) % comm.size))
 """

@@ -44,7 +44,7 @@ def test_worlds_begin_and_end_side_by_side(restless) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     assert len(done) == 75
 
 
@@ -59,7 +59,7 @@ def test_a_rank_that_cannot_begin_keeps_nobody_waiting(monkeypatch: pytest.Monke
     began = time.monotonic()
     with pytest.raises(MemoryError, match="no room"):
         hocket.local_world(3)
-    assert time.monotonic() - began < 10  # the meeting's limit is 30 s
+    assert time.monotonic() - began < 20  # the meeting's limit is 30 s
 
 
 @pytest.mark.parametrize("where", ["lane", "split", "world"])

@@ -66,7 +66,7 @@ with hocket.init() as comm:
 
 def test_a_bug_of_a_transport_is_told_and_the_next_one_is_used() -> None:
     with jobs.Job(2, BROKEN) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     for end in ends:
         assert (end.code, end.out) == (0, "tcp 2\n") and "transport shm cannot be used" in end.err, end
         assert "AttributeError" in end.err and "line 6, in __init__" in end.err, end

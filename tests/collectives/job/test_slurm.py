@@ -20,7 +20,7 @@ pytestmark = pytest.mark.more
 RANK = """
 import sys; sys.path[:0] = {path!r}
 import hocket, numpy as np
-comm = hocket.init(timeout=20)
+comm = hocket.init(timeout=60)
 print(comm.rank, comm.size, comm.allreduce(np.ones(3))[0], comm.explain().splitlines()[1])
 comm.close()
 """

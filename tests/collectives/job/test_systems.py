@@ -128,7 +128,7 @@ def test_contradictions(environ: dict[str, str], words: list[str]) -> None:
 
 TRAIN = """
 import sys, hocket
-with hocket.init(timeout=30) as comm:
+with hocket.init(timeout=60) as comm:
     sys.stdout.write(f"{comm.rank} {comm.size} {comm.allreduce(comm.rank + 1)}\\n")  # at once: two ranks share a pipe
 """
 

@@ -283,7 +283,7 @@ def test_nobody_reads_before_it_may_or_when_it_may_no_more(monkeypatch: pytest.M
 
 
 LOST = """
-comm = hocket.init(timeout=20)
+comm = hocket.init(timeout=60)
 layouts = hocket.Layout.cut((90_000, 4), 3), hocket.Layout.cut((90_000, 4), 3, axis=1)
 x = np.full((30_000, 4), float(comm.rank))
 plan = comm.prepare_redistribute([x], *layouts)
@@ -301,7 +301,7 @@ say(kept=bool(np.all(x == comm.rank)))
 def test_a_rank_that_is_lost_in_the_middle(tmp_path: pathlib.Path) -> None:
     """The others are told at once, whether they copy from its memory or wait for it; what they gave is untouched."""
     with job(3, "import os, signal\n" + LOST, tmp_path) as run:
-        ends = run.wait(20)
+        ends = run.wait()
     for rank in (0, 1):
         told = facts(ends[rank])
         assert told["error"] == "PeerLostError" and told["kept"] is True, told

@@ -301,10 +301,10 @@ def test_kills_in_the_middle(tmp_path: pathlib.Path) -> None:
                 time.sleep(0.05 + 0.013 * turn)  # anywhere in a fetch
                 (reading if victim == "reader" else writers).signal(1, signal.SIGKILL)
                 killed = time.time()
-                ends = reading.wait(20)
+                ends = reading.wait()
             for rank in (0,) if victim == "reader" else (0, 1):
                 told = facts(ends[rank])
-                assert told["told"] and told["at"] - killed < 1.5, (victim, told, ends[rank].err)
+                assert told["told"] and told["at"] - killed < 4.5, (victim, told, ends[rank].err)
             if victim == "reader":
                 layout = {"w": Layout.replicated((2_000_000,), 1)}
                 got = hocket.fetch(address, layout, rank=0, secret="a secret of readers")["w"][0]
@@ -329,14 +329,14 @@ def test_kills_at_random_moments(tmp_path: pathlib.Path) -> None:
                 of, victim = dice.choice(["writers", "reading"]), dice.randrange(2)
                 (writers if of == "writers" else reading).signal(victim, signal.SIGKILL)
                 killed = time.time()
-                ends = reading.wait(20)
+                ends = reading.wait()
         for rank in {0, 1} - ({victim} if of == "reading" else set()):
             told = facts(ends[rank])
-            assert told["told"] and told["at"] - killed < 1.5, (turn, of, victim, told)
+            assert told["told"] and told["at"] - killed < 4.5, (turn, of, victim, told)
 
 
 def _await(path: pathlib.Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < deadline, path
         time.sleep(0.02)

@@ -61,7 +61,7 @@ def test_every_message_has_its_counterpart(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_ends_the_trace_and_not_the_job(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with Job(2, CALLS, env={"HOCKET_TRACE": str(tmp_path / "file" / "parts")}) as job:
-        ends = job.wait(30)
+        ends = job.wait()
     assert [(end.code, end.out) for end in ends] == [(0, "ok\n")] * 2 and "no trace in" in ends[0].err
 
 

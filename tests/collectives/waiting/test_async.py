@@ -99,7 +99,7 @@ def wait_with_limit(comm: Communicator) -> None:
         work = comm.allreduce(x, async_op=True)
         began = time.monotonic()
         assert work.wait(timeout=0.2) is False and not work.done()
-        assert 0.15 < time.monotonic() - began < 5
+        assert 0.15 < time.monotonic() - began < 20
         comm.send(np.zeros(1), 1)
         assert work.wait() is True and work.done() and work.result() is x and x[0] == comm.size
     else:
@@ -184,10 +184,10 @@ def premultiplied_in_turn(comm: Communicator) -> None:
 
 def limit_counts_own_turn(comm: Communicator) -> None:
     """The limit of a queued call counts from its turn, and while nothing moves."""
-    works = [comm.allreduce(np.ones(5), async_op=True, timeout=0.6) for _ in range(4)] if comm.rank == 0 else []
+    works = [comm.allreduce(np.ones(5), async_op=True, timeout=4) for _ in range(6)] if comm.rank == 0 else []
     if comm.rank:
-        for _ in range(4):
-            time.sleep(0.25)
+        for _ in range(6):
+            time.sleep(0.75)
             comm.allreduce(np.ones(5))
     for work in works:
         work.wait()
@@ -224,7 +224,7 @@ def driven_at_once(comm: Communicator) -> None:
     both = threading.Barrier(2)
 
     def add(a: Array, b: Array) -> Array:
-        both.wait(20)
+        both.wait(60)
         return a + b
 
     works = [c.allreduce(vector(comm.rank, 1, 8), add, async_op=True) for c in (comm, other)]

@@ -32,7 +32,7 @@ def awaited(comm: Communicator) -> None:
             await one(i)
         await asyncio.gather(*[one(i) for i in range(8)])
         if comm.rank == 0:
-            await asyncio.sleep(0.4)  # the others wait meanwhile, and their loops go on
+            await asyncio.sleep(1.0)  # the others wait meanwhile, and their loops go on
         before = ticks
         await comm.barrier(async_op=True)
         assert comm.rank == 0 or ticks - before > 2, "the loop stood still"
@@ -47,8 +47,8 @@ def awaited_in_other_orders(comm: Communicator) -> None:
     comms = [comm.dup() for _ in range(12)]
 
     async def two(c: Communicator) -> None:
-        await c.barrier(async_op=True, timeout=20)
-        await c.barrier(async_op=True, timeout=20)
+        await c.barrier(async_op=True, timeout=60)
+        await c.barrier(async_op=True, timeout=60)
 
     async def main() -> None:
         if comm.rank == 0:
@@ -78,7 +78,7 @@ def given_up(comm: Communicator) -> None:
         await work
 
     asyncio.run(main())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     comm.sendrecv(np.ones(1), peer, np.empty(1), peer, tag=1)  # both have given up
     comm.send(np.ones(1), peer)
     work.wait()

@@ -182,7 +182,7 @@ def lower(comm: Communicator, blocking: bool) -> float:
 def held_for_a_while(comm: Communicator) -> None:
     for blocking in (False, True):
         usual = median(lower(comm, blocking) for _ in range(5))  # in one of them the high call may have come too late
-        assert comm.rank or 0.7 * HOLD < usual < 6 * HOLD, (blocking, usual)
+        assert comm.rank or 0.7 * HOLD < usual < 40 * HOLD, (blocking, usual)
 
 
 def not_held(comm: Communicator) -> None:
@@ -207,7 +207,7 @@ def a_higher_call_that_has_ended_holds_nothing(comm: Communicator) -> None:
         began = time.perf_counter()
         bulk.wait()
         seconds.append(time.perf_counter() - began)
-    assert np.median(seconds) < HOLD / 4, seconds
+    assert sorted(seconds)[4] < HOLD / 2, seconds  # were it held, each would take longer
 
 
 def test_what_has_ended_holds_nothing() -> None:

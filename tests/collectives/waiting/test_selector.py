@@ -25,7 +25,7 @@ def pairs(request: pytest.FixtureRequest) -> Iterator[Pairs]:
             ends: list[Communicator] = []
             one = threading.Thread(target=lambda to=ends: to.append(hocket.connect(door.address, transport=over)))
             one.start()
-            accepted = door.accept(timeout=20)
+            accepted = door.accept(timeout=60)
             one.join()
             made.append((accepted, ends[0]))
     yield made
@@ -132,7 +132,7 @@ def test_one_that_has_failed(pairs: Pairs) -> None:
     accepted, connected = pairs[1]
     with selecting(pairs) as selector:
         connected.abort(ValueError("enough"))
-        assert selector.select(timeout=20) == (accepted, None, 0, False)
+        assert selector.select(timeout=60) == (accepted, None, 0, False)
         with pytest.raises(hocket.Error, match="enough"):
             accepted.recv(np.zeros(1), 1)
 

@@ -39,7 +39,7 @@ def any_of_them(comm: Communicator) -> None:
         works = {tag: comm.recv(places[tag], 1, tag, async_op=True) for tag in range(5)}
         assert hocket.test_any([*works.values()]) is None
         begin = time.monotonic()
-        assert hocket.wait_any([*works.values()], timeout=0.02) is None and time.monotonic() - begin < 1
+        assert hocket.wait_any([*works.values()], timeout=0.02) is None and time.monotonic() - begin < 10
         order = np.array([3, 0, 4, 1, 2])
         comm.broadcast(order)
         came = []
@@ -60,7 +60,7 @@ def time_is_up(comm: Communicator) -> None:
         done = comm.allgather(1, async_op=True)
         assert not hocket.wait_all([done, work], timeout=0.02)
         comm.send(np.zeros(1), 1, 78)
-        assert hocket.wait_all([done, work], timeout=20)
+        assert hocket.wait_all([done, work], timeout=60)
     elif comm.size > 1:
         comm.allgather(1)
         if comm.rank == 1:
@@ -94,7 +94,7 @@ def driven_in_order(comm: Communicator) -> None:
     calls, last = list[tuple[int, threading.Thread]](), threading.Event()
     works = [comm.recv(np.zeros(1), comm.rank, tag, async_op=True) for tag in range(3)]
     works[0].then(lambda work: calls.append((0, threading.current_thread())))
-    works[1].then(lambda work: calls.append((1, threading.current_thread())) or last.wait(20))
+    works[1].then(lambda work: calls.append((1, threading.current_thread())) or last.wait(60))
     works[2].then(lambda work: last.set())
     later = threading.Timer(0.05, lambda: [comm.send(np.ones(1), comm.rank, tag) for tag in range(3)])
     later.start()
@@ -114,7 +114,7 @@ def driven_while_data_moves(comm: Communicator) -> None:
     drive([work], 0.02)
     assert not work.done() and not told.is_set()
     comm.send(np.ones(1), comm.rank)
-    assert told.wait(20) and out[0] == 1
+    assert told.wait(60) and out[0] == 1
 
 
 CHECKS: tuple[Program, ...] = (
