@@ -181,7 +181,7 @@ def test_the_command_repeats_it(tmp_path: pathlib.Path, capsys: pytest.CaptureFi
 def test_who_hangs_is_asked_where(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fuzz, "TIMEOUT", 4.0)
+    monkeypatch.setattr(fuzz, "TIMEOUT", 3.0)
     out = failing(HANG, tmp_path, capsys, seed_with(result("barrier")))
     assert "ranks [1] did not end" in out and "in spoil" in out and "TimeoutError" in out, out
 

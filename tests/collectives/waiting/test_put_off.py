@@ -61,10 +61,13 @@ LAWS = """
         assert clock() < until and right(works)
         comm.barrier()
     # Who never waits but looks has them after a second.
-    works = sums(never_free)
-    print(computes(works, 20))
-    assert right(works)
-    comm.barrier()
+    for turn in range(4):                       # on a busy machine they may have ended before they were put off
+        works = sums(never_free)
+        took = comm.allreduce(computes(works, 20), "min")
+        assert right(works)
+        if took > 0.9:
+            break
+    print(took)
     # What has ended, or is a message to itself, is no matter.
     works = sums(free)
     right(works)
@@ -84,9 +87,14 @@ def test_laws() -> None:
 def test_a_network_needs_no_core() -> None:
     """Over TCP they go on while the process computes."""
     source = LAWS.replace('"shm"', '"tcp"').partition("# While")[0] + """
-    works = sums(never_free)
-    took = computes(works, 0.9)
-    assert took < 0.9 and right(works)
+    for turn in range(4):                       # on a busy machine not each time
+        works = sums(never_free)
+        took = comm.allreduce(computes(works, 0.9), "max")
+        assert right(works)
+        if took < 0.9:
+            break
+    else:
+        raise AssertionError(took)
     comm.close()
 """
     assert jobs.run(2, source) == ["", ""]
