@@ -153,7 +153,7 @@ def coordinator_of(reactor: Reactor, size: int, keyed: bool = True) -> Iterator[
 
 
 def member(reactor: Reactor, listener: Listener, rank: int, size: int) -> LinkSession:
-    return LinkSession(reactor, dial(listener.address, KEY, Hello(rank, PURPOSE, "job"), 2), rank, size, KEY)
+    return LinkSession(reactor, dial(listener.address, KEY, Hello(rank, PURPOSE, "job"), 30), rank, size, KEY)
 
 
 def test_a_member_that_is_spoken_for_is_lost_and_all_hear_why(reactor: Reactor) -> None:
@@ -161,7 +161,7 @@ def test_a_member_that_is_spoken_for_is_lost_and_all_hear_why(reactor: Reactor) 
     with coordinator_of(reactor, 3) as (_, listener):
         ranks = [member(reactor, listener, rank, 3) for rank in range(3)]
         for rank in ranks:
-            rank._admit(rank._wait((say.Welcome, 0), seconds=3))
+            rank._admit(rank._wait((say.Welcome, 0), seconds=30))
         assert len({(rank.key, rank.epoch) for rank in ranks}) == 1 and ranks[0].epoch
         ranks[2]._link._sock.send(LENGTH.pack(2) + bytes(PROOF) + b"{}")
         wait_for(lambda: 2 in ranks[0].gone and 2 in ranks[1].gone)
@@ -174,7 +174,7 @@ def test_a_rank_with_a_key_takes_none_from_a_welcome(reactor: Reactor) -> None:
     """The coordinator, or who speaks for it, offers a key of its own instead of a salt."""
     with coordinator_of(reactor, 1, keyed=False) as (_, listener):
         rank = member(reactor, listener, 0, 1)
-        welcome = rank._wait((say.Welcome, 0), seconds=3)
+        welcome = rank._wait((say.Welcome, 0), seconds=30)
         assert welcome.key
         for bad in (welcome, say.Welcome(), say.Welcome(salt="x")):
             with pytest.raises(AuthError, match="no salt.*no secret, and this rank has one"):
@@ -192,7 +192,7 @@ def test_who_comes_after_another_was_lost_learns_it(reactor: Reactor) -> None:
         first._link.close()
         wait_for(lambda: links.coordinator.members.gone)
         late = member(reactor, listener, 2, 3)
-        assert late._wait((say.Welcome, 0), seconds=3) is None and list(late.gone.lost) == [1]
+        assert late._wait((say.Welcome, 0), seconds=30) is None and list(late.gone.lost) == [1]
 
 
 # --- any bytes
@@ -257,7 +257,7 @@ def test_a_member_that_talks_nonsense_disturbs_nobody(joined: bool, reactor: Rea
     with coordinator_of(reactor, 3) as (links, listener):
         honest = member(reactor, listener, 2, 3)
         for words in HOSTILE:
-            hostile = Link(reactor, dial(listener.address, KEY, Hello(1, PURPOSE, "job"), 2))
+            hostile = Link(reactor, dial(listener.address, KEY, Hello(1, PURPOSE, "job"), 30))
             if joined:
                 hostile.send(say.pack(say.Join(1, 3)))
             hostile.post(link.Packed(words, hashlib.sha256(words).digest()))

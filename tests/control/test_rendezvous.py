@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+import types
 
 import pytest
 
@@ -42,14 +43,15 @@ def eventually(address):
 def test_all_meet_exchange_and_leave(start, unix, ports, transport):
     tcp = ("tcp", "127.0.0.1", ports)
     address, key = {"unix": (unix, None), "unix with key": (unix, KEY), "tcp": (tcp, KEY)}[transport]
-    ranks = start(4, address, key=key)
+    limits = [("session", name, 60.0) for name in ("GOODBYE", "LAST_OUT")]  # none is waited for
+    ranks = start(4, address, key=key, limits=limits)
     assert not os.path.exists(unix[1]), "the coordinator still listens"
     for round_ in range(3):
         exchanged(ranks, round_)
     for rank in ranks:
         rank.tell("close")
     for rank in ranks:
-        rank.hear("done", 1.5)
+        rank.hear("done")
         rank.silent("lost", 0.05)
     assert rank.process.poll() is None
 
@@ -61,7 +63,11 @@ def test_a_session_key_is_new_every_time(start, ports):
 
 
 def test_missing_ranks_are_named_on_all_who_came(start, unix):
-    came = [start.one(rank, 4, unix, timeout=1.0) for rank in (0, 2)]
+    came = [start.one(rank, 4, unix, timeout=timeout, held=True) for rank, timeout in ((0, 3.0), (2, 30.0))]
+    for rank in came:
+        rank.hear("held")
+    for rank in came:
+        rank.tell("join")
     for rank in came:
         told = rank.hear("error")
         assert told["error"] == "TimeoutError" and told["gone"] == [1, 3] and "[1, 3] did not come" in told["text"]
@@ -70,8 +76,12 @@ def test_missing_ranks_are_named_on_all_who_came(start, unix):
 
 
 def test_a_member_whose_time_is_over_first_names_them_too(start, unix):
-    coordinator = start.one(0, 3, unix, timeout=1.4)
-    told = start.one(2, 3, unix, timeout=0.7).hear("error")
+    member = start.one(2, 3, unix, timeout=0.7, held=True)
+    member.hear("held")
+    coordinator = start.one(0, 3, unix, timeout=4.0)
+    coordinator.hear("there")
+    member.tell("join")
+    told = member.hear("error")
     assert told["error"] == "TimeoutError" and told["gone"] == [1]
     assert coordinator.hear("error")["gone"] == [1], "rank 2 had come"
 
@@ -90,14 +100,14 @@ def test_a_late_answer_about_who_is_missing_ends_no_meeting(unix, reactor, monke
     met = []
 
     def comes():
-        met.append(rendezvous.join(Identity(0, 2, "j", None), Where(unix), 5, reactor))
+        met.append(rendezvous.join(Identity(0, 2, "j", None), Where(unix), 30, reactor))
 
     first = threading.Thread(target=comes)
     first.start()
     time.sleep(0.1)
     reactor.soon(lambda: time.sleep(0.5))
     first.join(1.0)  # it has the answer by now
-    last = rendezvous.join(Identity(1, 2, "j", None), Where(unix), 5)
+    last = rendezvous.join(Identity(1, 2, "j", None), Where(unix), 30)
     first.join()
     last.close()
     met.pop().close()
@@ -105,11 +115,11 @@ def test_a_late_answer_about_who_is_missing_ends_no_meeting(unix, reactor, monke
 
 def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
     """It is there again before it counts as dead."""
-    monkeypatch.setattr(coordinator, "AGAIN", 2.0)
+    monkeypatch.setattr(coordinator, "AGAIN", 30.0)
     sessions, cut, again = {}, [], threading.Event()
 
     def member(rank):
-        sessions[rank] = rendezvous.join(Identity(rank, 3, "j", None), Where(unix), 8)
+        sessions[rank] = rendezvous.join(Identity(rank, 3, "j", None), Where(unix), 40)
 
     class Cut(rendezvous.LinkSession):
         """The first one of rank 1 loses its connection when it has said that it is there."""
@@ -126,7 +136,7 @@ def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
     ranks = [threading.Thread(target=member, args=(rank,)) for rank in range(3)]
     for rank in ranks[:2]:
         rank.start()
-    assert again.wait(10)
+    assert again.wait(30)
     ranks[2].start()
     for rank in ranks:
         rank.join()
@@ -145,7 +155,7 @@ def test_a_rank_comes_again_though_nobody_noticed_that_its_connection_broke(reac
         return rendezvous.LinkSession(reactor, mine, rank, 2, None, attempt)
 
     def told(session):
-        return type(session._wait((Welcome, 0), (Refused, 0), seconds=5.0))
+        return type(session._wait((Welcome, 0), (Refused, 0), seconds=30.0))
 
     comes(1, "first")
     assert told(comes(1, "other")) is Refused
@@ -172,12 +182,12 @@ def test_a_rank_comes_again_though_nobody_noticed_that_its_connection_broke(reac
 def test_a_rank_that_dies_while_the_others_meet_is_named_at_once(start, unix, ports, transport, dead):
     """By all who are here, long before their time to meet is over."""
     address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
-    ranks = [start.one(rank, 4, address, key=key, timeout=20.0) for rank in range(3)]
+    ranks = [start.one(rank, 4, address, key=key, timeout=60.0) for rank in range(3)]
     assert sorted(ranks[0].hear("heard") for _ in ranks) == [0, 1, 2]
     ranks[dead].process.kill()
     for rank in ranks:
         if rank.rank != dead:
-            told = rank.hear("error", 3.0)  # 0.4 to 0.6 s are waited
+            told = rank.hear("error", 20.0)  # 0.4 to 0.6 s are waited
             assert told["error"] == "PeerLostError" and told["gone"] == [dead], told
 
 
@@ -186,17 +196,18 @@ def test_no_rank_0_at_all(start, unix):
     assert told["error"] == "TimeoutError" and told["gone"] == [0] and "ENOENT" in told["text"]
 
 
-def test_a_rank_with_little_time_looks_beside_soon_enough(start, unix, ports, tmp_path):
+def test_a_rank_with_little_time_looks_beside_soon_enough(start, unix, ports, tmp_path, monkeypatch):
     """It sees another folder than rank 0, which listens at both places already."""
+    monkeypatch.setattr(rendezvous, "BESIDE", 60.0)
     beside = ("tcp", "127.0.0.1", ports)
     found: list[object] = []
     zero, one = (Identity(rank, 2, "job", KEY) for rank in (0, 1))
     first = threading.Thread(
-        target=lambda: found.append(rendezvous.join(zero, Where(unix, [beside]), 20.0)), daemon=True)
+        target=lambda: found.append(rendezvous.join(zero, Where(unix, [beside]), 30.0)), daemon=True)
     first.start()
     eventually(("127.0.0.1", ports[0])).close()
-    found.append(rendezvous.join(one, Where(("unix", str(tmp_path / "other")), [beside]), 0.9))
-    first.join(10)
+    found.append(rendezvous.join(one, Where(("unix", str(tmp_path / "other")), [beside]), 5.0))
+    first.join(30)
     assert len(found) == 2
     for session in found:
         session.close()
@@ -238,6 +249,9 @@ def test_wrong_key_is_told(start, ports):
 
 def test_one_strange_answer_of_a_late_rank_0_is_not_believed(monkeypatch):
     """The end of a slow rank's handshake looks like another key; only who says so for a while is believed."""
+    now = [0.0]
+    clock = types.SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(rendezvous, "time", clock)
     said = [TransportError("not up")] * 25 + [AuthError("ended"), None]
 
     def knock(address):
@@ -315,8 +329,8 @@ def test_bad_arguments():
 
 def test_joining_and_leaving_leaks_no_descriptor_and_no_thread(unix):
     def member(rank):
-        session = rendezvous.join(Identity(rank, 3, "j", None), Where(unix), 5)
-        assert session.exchange(rank, 5) == [0, 1, 2]
+        session = rendezvous.join(Identity(rank, 3, "j", None), Where(unix), 30)
+        assert session.exchange(rank, 30) == [0, 1, 2]
         session.close()
         session.close()
 
@@ -340,7 +354,7 @@ def test_rank_0_may_listen_on_another_of_the_hosts_that_are_known(ports):
 
     def join(rank, *hosts):
         first, *also = [("tcp", host, ports) for host in hosts]
-        sessions[rank] = rendezvous.join(Identity(rank, 2, "j", KEY), Where(first, also), 10)
+        sessions[rank] = rendezvous.join(Identity(rank, 2, "j", KEY), Where(first, also), 30)
 
     other = threading.Thread(target=join, args=(1, "127.0.0.3", "no-such-host.invalid", "127.0.0.2"))
     other.start()
@@ -375,7 +389,7 @@ def test_control_connections_notice_a_vanished_host(ports):
     sessions = {}
     address = ("tcp", "127.0.0.1", ports[0])
     def join(rank):
-        sessions[rank] = rendezvous.join(Identity(rank, 2, "j", KEY), Where(address), 5)
+        sessions[rank] = rendezvous.join(Identity(rank, 2, "j", KEY), Where(address), 30)
 
     other = threading.Thread(target=join, args=(1,))
     other.start()

@@ -18,13 +18,13 @@ def fault(comm="world", ranks=(0, 1, 2), **more):
 
 def test_a_killed_member_is_told_to_all_at_once(start, unix):
     ranks = start(4, unix)
-    ranks[3].tell("exchange", "I wait", 30)
+    ranks[3].tell("exchange", "I wait", 100)
     assert ranks[3].hear("calls") == "exchange"
     ranks[2].process.kill()
     for rank in (ranks[0], ranks[1], ranks[3]):
-        lost = rank.hear("lost", 2)
+        lost = rank.hear("lost")
         assert lost["rank"] == 2 and lost["lost"] == [2] and "process ended" in lost["how"]
-    told = ranks[3].hear("error", 2)
+    told = ranks[3].hear("error")
     assert told["error"] == "PeerLostError" and told["gone"] == [2]
     ranks[1].process.kill()
     lost = ranks[0].hear("lost")
@@ -34,15 +34,15 @@ def test_a_killed_member_is_told_to_all_at_once(start, unix):
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 def test_a_killed_rank_0_is_noticed_by_each(start, unix, ports, transport):
     address, key = (unix, None) if transport == "unix" else (("tcp", "127.0.0.1", ports), KEY)
-    ranks = start(3, address, key=key)
+    ranks = start(3, address, key=key, limits=[("session", "GOODBYE", 60.0)])
     ranks[0].process.kill()
     for rank in ranks[1:]:
-        assert rank.hear("lost", 2)["lost"] == [0]
-        rank.tell("exchange", 1, 5)
-        told = rank.hear("error", 2)
+        assert rank.hear("lost")["lost"] == [0]
+        rank.tell("exchange", 1, 100)
+        told = rank.hear("error")
         assert told["error"] == "PeerLostError" and told["gone"] == [0]
         rank.tell("close")
-        rank.hear("done", 2)
+        rank.hear("done")
 
 
 def test_a_killed_rank_is_noticed_though_its_forked_child_lives(start, unix):
@@ -51,9 +51,9 @@ def test_a_killed_rank_is_noticed_though_its_forked_child_lives(start, unix):
         rank.tell("fork")
         rank.hear("done")
     ranks[1].process.kill()
-    assert ranks[2].hear("lost", 1)["lost"] == [1]
+    assert ranks[2].hear("lost")["lost"] == [1]
     ranks[0].process.kill()
-    assert ranks[2].hear("lost", 0.8)["lost"] == [0, 1]
+    assert ranks[2].hear("lost")["lost"] == [0, 1]
 
 
 def test_leaving_is_not_dying(start, unix):
@@ -65,8 +65,7 @@ def test_leaving_is_not_dying(start, unix):
         assert rank.hear("left") == 1
     ranks[0].tell("close")  # waits for rank 2, whose process has not said goodbye, and leaves without it
     assert ranks[2].hear("left") == 0
-    ranks[0].silent("done", 0.4)
-    ranks[0].hear("done", 2.5)
+    assert ranks[0].hear("took") > 0.7
     ranks[0].process.kill()
     ranks[2].silent("lost")
     ranks[2].tell("close")
@@ -78,14 +77,14 @@ def test_rank_0_waits_for_late_goodbyes(start, unix):
     ranks[0].tell("close")
     ranks[0].silent("done", 0.2)
     ranks[1].tell("close")
-    ranks[0].hear("done", 5)
+    ranks[0].hear("done")
     ranks[1].silent("lost", 0.1)
 
 
 def test_an_exchange_names_who_did_not_come(start, unix):
     ranks = start(3, unix)
-    ranks[0].tell("exchange", 0, 0.4)
-    ranks[1].tell("exchange", 1, 0.4)
+    ranks[0].tell("exchange", 0, 3.0)
+    ranks[1].tell("exchange", 1, 3.0)
     for rank in ranks[:2]:
         told = rank.hear("error")
         assert told["error"] == "TimeoutError" and told["gone"] == [2] and "rank 2 did not come" in told["text"]
@@ -94,11 +93,11 @@ def test_an_exchange_names_who_did_not_come(start, unix):
 def test_values_too_long_together_are_refused_on_all(start, unix):
     ranks = start(2, unix)
     for rank in ranks:
-        rank.tell("exchange", "x" * (9 << 20), 8)
+        rank.tell("exchange", "x" * (9 << 20), 30)
     for rank in ranks:
         assert rank.hear("error")["error"] == "ArgumentError"
     for rank in ranks:
-        rank.tell("exchange", "y" * (2 << 20), 8)
+        rank.tell("exchange", "y" * (2 << 20), 30)
     for rank in ranks:
         assert [len(value) for value in rank.hear("done")] == [2 << 20] * 2
 
@@ -107,7 +106,7 @@ def test_values_too_long_together_are_refused_on_all(start, unix):
 
 
 def test_a_fault_stops_its_ranks_and_becomes_one_verdict(start, unix):
-    ranks = start(4, unix)
+    ranks = start(4, unix, limits=[("protocol.faults", "GATHER", 3.0)])
     ranks[1].tell("report", fault(account={"state": "in call", "call": "allreduce"}))
     ranks[2].tell("report", fault(kind="error", text="second", account={"state": "in call", "call": "broadcast"}))
     for rank in ranks[:3]:
@@ -119,24 +118,24 @@ def test_a_fault_stops_its_ranks_and_becomes_one_verdict(start, unix):
         assert verdict["accounts"][str(verdict["by"])]["state"] == "in call"
         rank.silent("verdict", 0.1)
     ranks[3].silent("stop", 0.1)
-    ranks[0].silent("verdict", 0.6)  # nor another when the time to gather is over
+    ranks[0].silent("verdict", 3.2)  # nor another when the time to gather is over
     ranks[3].tell("report", fault(comm="other", ranks=(3,)))
     assert ranks[3].hear("verdict")["accounts"] == {"3": {"state": "idle", "seq": 3}}
 
 
 def test_a_stopped_process_gives_no_answer_and_is_not_lost(start, unix):
-    ranks = start(3, unix)
+    ranks = start(3, unix, limits=[("protocol.faults", "GATHER", 3.0)])
     ranks[2].process.send_signal(signal.SIGSTOP)
     while state(ranks[2].process.pid) != "T":
         time.sleep(0.001)
     began = time.monotonic()
     ranks[0].tell("report", fault())
     for rank in ranks[:2]:
-        verdict = rank.hear("verdict", 2)
+        verdict = rank.hear("verdict")
         assert verdict["kind"] == "timeout" and verdict["accounts"]["2"] == {"state": "no answer"}
         assert verdict["accounts"]["1"] == {"state": "idle", "seq": 1}
     waited = time.monotonic() - began
-    assert waited > 0.3
+    assert waited > 2.9
     ranks[2].process.send_signal(signal.SIGCONT)
     assert ranks[2].hear("verdict")["by"] == 0
 
@@ -149,7 +148,7 @@ def test_the_lost_and_the_left_are_not_waited_for(start, unix):
         rank.hear("lost")
         rank.hear("left")
     ranks[0].tell("report", fault(ranks=range(4)))
-    accounts = ranks[1].hear("verdict", 5)["accounts"]
+    accounts = ranks[1].hear("verdict")["accounts"]
     assert accounts["2"] == {"state": "lost"} and accounts["3"] == {"state": "left"}
 
 

@@ -25,7 +25,14 @@ def junk(address):
         sock.close()
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """A busy machine may take longer than a handshake may."""
+    monkeypatch.setattr(listener, "ATTEMPT", 60.0)
+
+
 def test_junk_is_closed_and_a_member_gets_in(tcp, got, caplog):
+    begun = time.monotonic()
     connect(tcp.address, KEY, hello(0), 5).close()
     wait_for(lambda: len(got) == 1)
     before = descriptors()
@@ -36,20 +43,20 @@ def test_junk_is_closed_and_a_member_gets_in(tcp, got, caplog):
     assert got[1][1].rank == 9
     got.pop()[0].close()
     wait_for(lambda: descriptors() <= before)
-    assert 1 <= sum("closed a connection" in record.message for record in caplog.records) <= 3
+    seconds = time.monotonic() - begun  # one line in each, of the 100
+    assert 1 <= sum("closed a connection" in record.message for record in caplog.records) <= 3 + min(seconds, 60)
 
 
-def test_idle_connections_are_limited_and_expire(tcp, got, monkeypatch):
-    monkeypatch.setattr(listener, "ATTEMPT", 60.0)
+def test_idle_connections_are_limited_and_expire(patient, tcp, got, monkeypatch):
     before = descriptors()
     idle = [socket.create_connection(tcp.address[1:]) for _ in range(200)]
     wait_for(lambda: len(tcp._silent) == HALF_OPEN)
     assert len(descriptors() - before) <= 200 + HALF_OPEN + 1  # one may be on its way in, and an older one not yet out
     connect(tcp.address, KEY, hello(), 5).close()  # none of them is too old so far
     monkeypatch.setattr(listener, "ATTEMPT", 0.0)
-    wait_for(lambda: not tcp._silent, 5)
+    wait_for(lambda: not tcp._silent)
     for sock in idle:
-        sock.settimeout(1)
+        sock.settimeout(30)
         assert sock.recv(1) == b""
         sock.close()
 
@@ -62,10 +69,10 @@ def greeting(tcp):
     return sock, client
 
 
-def test_many_ranks_at_once_are_no_strangers(reactor, tcp, got, caplog):
+def test_many_ranks_at_once_are_no_strangers(patient, reactor, tcp, got, caplog):
     """More than may be half open, while the reactor is busy: all get in, and nothing is logged."""
     all_here = threading.Event()
-    reactor.soon(lambda: all_here.wait(20))
+    reactor.soon(lambda: all_here.wait(60))
     clients = [greeting(tcp) for _ in range(2 * HALF_OPEN + 50)]
     all_here.set()
     for sock, client in clients:
@@ -75,7 +82,7 @@ def test_many_ranks_at_once_are_no_strangers(reactor, tcp, got, caplog):
     assert not caplog.records
 
 
-def test_who_has_said_a_hello_gives_way_to_no_stranger(tcp, got):
+def test_who_has_said_a_hello_gives_way_to_no_stranger(patient, tcp, got):
     sock, client = greeting(tcp)
     answer = sock.recv(client.missing)
     idle = [socket.create_connection(tcp.address[1:]) for _ in range(3 * HALF_OPEN)]
@@ -86,12 +93,12 @@ def test_who_has_said_a_hello_gives_way_to_no_stranger(tcp, got):
         each.close()
 
 
-def test_a_hello_that_was_overheard_takes_no_second_place(tcp, got):
+def test_a_hello_that_was_overheard_takes_no_second_place(patient, tcp, got):
     sock, client = greeting(tcp)
     answer = sock.recv(client.missing)
     for _ in range(20):
         with socket.create_connection(tcp.address[1:]) as again:
-            again.settimeout(5)
+            again.settimeout(30)
             again.sendall(client.start)
             assert again.recv(1) == b""
     assert len(tcp._proving) == 1
@@ -118,7 +125,7 @@ def test_slow_loris_is_cut_when_its_time_is_over(tcp, monkeypatch, caplog):
     """However often it says a byte."""
     monkeypatch.setattr(listener, "ATTEMPT", 0.4)
     with socket.create_connection(tcp.address[1:]) as sock, pytest.raises(OSError):
-        for _ in range(50):
+        for _ in range(1000):
             sock.sendall(b"h")
             time.sleep(0.05)
     assert "no proof within 0.4 s" in caplog.text

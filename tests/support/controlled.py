@@ -35,6 +35,9 @@ coordinator.HANDLERS[Join] = lambda its, by, said: tell(heard=by) or join(its, b
 settle = rendezvous.Meet._settle
 rendezvous.Meet._settle = lambda meet, session: tell(there=True) or settle(meet, session)
 who = rendezvous.Identity(spec["rank"], spec["size"], spec["job"], key)
+if spec["held"]:
+    tell(held=True)
+    sys.stdin.readline()
 made = attempt(rendezvous.join, who, rendezvous.Where(spec["address"]), spec["timeout"])
 if "error" in made:
     tell(**made)
@@ -59,7 +62,7 @@ for line in sys.stdin:
         if os.fork() == 0:
             session.close()
             os.close(1)
-            time.sleep(2)
+            os.read(0, 1)  # to the end of the test; nothing more is told to this rank
             os._exit(0)
         tell(done=None)
     elif command in ("report", "stuck"):
@@ -68,7 +71,8 @@ for line in sys.stdin:
         tell(**attempt(session._link.send, args[0]))
     else:
         tell(calls=command)
-        tell(**attempt(getattr(session, command), *args))
+        begun = time.monotonic()
+        tell(**attempt(getattr(session, command), *args), took=time.monotonic() - begun)
 """
 
 
@@ -78,10 +82,11 @@ class Rank:
     "there": it has found the coordinator, or is it.  "joined": so have all.  "error": what was raised instead.
     "heard": a rank has said who it is to the coordinator, which this one has.
     limits: seconds of its process that differ, as (module in control/, name, seconds).
+    held: it joins when it is told anything, as to start may take a process seconds.
     """
 
-    def __init__(self, rank, size, address, key=None, timeout=10.0, job="job", wrong_key=5.0, limits=()):
-        spec = {"rank": rank, "size": size, "address": address, "key": key and key.hex(), "job": job}
+    def __init__(self, rank, size, address, key=None, timeout=30.0, job="job", wrong_key=5.0, limits=(), held=False):
+        spec = {"rank": rank, "size": size, "address": address, "key": key and key.hex(), "job": job, "held": held}
         spec |= {"timeout": timeout, "wrong_key": wrong_key, "limits": list(limits)}
         self.rank, self.told, self.kept = rank, queue.Queue(), []
         self.process = subprocess.Popen(
@@ -94,7 +99,7 @@ class Rank:
         for line in self.process.stdout:
             self.told.put(json.loads(line))
 
-    def hear(self, kind, timeout=20.0):
+    def hear(self, kind, timeout=40.0):
         for event in self.kept:
             if kind in event:
                 self.kept.remove(event)
