@@ -1,6 +1,6 @@
 """A stranger that floods a port: python flooding.py ADDRESS PORT RATE SECONDS KIND.
 
-It says that it has begun, and how many connections it made.
+It says that it has begun, and how many connections it made: on a busy machine it takes longer for a quarter of them.
 
 silent: they say nothing until they are closed, 0.3 s later; hello: a whole hello of another key; closed: at once.
 """
@@ -39,7 +39,7 @@ def knock(place: tuple[str, int], number: int) -> socket.socket | None:
 def flood(place: tuple[str, int], rate: float, seconds: float, kind: str) -> int:
     made, begun = 0, time.monotonic()
     open_: collections.deque[socket.socket] = collections.deque()
-    while (now := time.monotonic() - begun) < seconds:
+    while (now := time.monotonic() - begun) < seconds or (made < rate * seconds / 4 and now < 20 * seconds):
         if made >= now * rate:
             time.sleep(0.0005)
             continue

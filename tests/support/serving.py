@@ -133,7 +133,7 @@ class Cluster:
         """A process that comes later."""
         path = self.path(f"more-{len(self.more)}.py")
         with open(path, "w") as file:
-            file.write(ROLES + f"comm = hocket.init(join={self.read(f'door-{door}')!r}, timeout=30)\n" + source)
+            file.write(ROLES + f"comm = hocket.init(join={self.read(f'door-{door}')!r}, timeout=60)\n" + source)
         env = {**os.environ, "PYTHONPATH": PATH, "HOCKET_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
         self.more.append(subprocess.Popen([sys.executable, path], env=env, stdout=pipe, stderr=pipe, text=True))

@@ -33,7 +33,7 @@ def job(size: int, source: str, place: pathlib.Path, **env: str) -> jobs.Job:
 def run(size: int, source: str, place: pathlib.Path) -> list[jobs.Ended]:
     """The ends of the ranks."""
     with job(size, source, place) as started:
-        return started.wait(30)
+        return started.wait(90)
 
 
 def facts(end: jobs.Ended) -> dict[str, Any]:

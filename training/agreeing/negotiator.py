@@ -23,8 +23,8 @@ JOIN, LEAVE = "join", "leave"
 class Negotiator:
     """`up` carries messages to rank 0, `down` orders from it; both None where this is the only rank.
 
-    `own`: takes the orders for rank 0 itself, and returns at once.  `heard`: called after another rank was heard.
-    `failed`: told if other ranks cannot be heard any more.
+    `own`: takes the orders for rank 0 itself, and returns at once.  `heard`: called when there are some that no
+    call of rank 0 has brought: after another rank was heard, or has not come for too long.  `failed`: told if other ranks cannot be heard any more.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Negotiator:
         """These tensors have waited too long."""
         with self._lock:
             self._tell(self.agreement.give_up(names, why))
+        self._heard()  # this rank's own, which no other rank may have anything to say to
 
     def _tell(self, orders: list[Order]) -> None:
         """Send orders, in the same order to all ranks."""

@@ -14,7 +14,7 @@ import hocket.torch
 T.install()
 rank, size = int(os.environ["HOCKET_RANK"]), int(os.environ["HOCKET_SIZE"])
 dist.init_process_group("hocket", init_method="file://" + os.environ["FAULTY"] + "/store", rank=rank, world_size=size,
-                        timeout=datetime.timedelta(seconds=10))
+                        timeout=datetime.timedelta(seconds=60))
 pg = dist.group.WORLD
 comm = pg.comm
 def call(options, method, *args, later=False, **more):

@@ -53,7 +53,7 @@ say(rank=dist.get_rank(), size=dist.get_world_size(), sum=x.tolist(), pair=y.tol
 dist.destroy_process_group()
 """
     with torch_ranks.job(3, source, tmp_path) as job:
-        ends = job.wait(40)
+        ends = job.wait(90)
     for now, before in enumerate((0, 2)):
         assert ends[before].code == 0, "\n".join(end.err for end in ends)
         assert facts(ends[before]) == {

@@ -56,7 +56,7 @@ def test_a_killed_rank(name: str, tmp_path: pathlib.Path) -> None:
             assert "builtins.RuntimeError" in said["kinds"] and "PeerLostError" in said["text"], said
         else:
             assert said["ranks"] == [1] and wanted <= set(said["kinds"]), said
-        assert said["left"] < 5 and ends[rank].code == 0, ends[rank]
+        assert said["left"] < 30 and ends[rank].code == 0, ends[rank]
 
 
 LEFT = """
@@ -101,7 +101,7 @@ def test_ranks_that_differ(call: str, tmp_path: pathlib.Path) -> None:
 
 
 LATE = """
-start(timeout=timedelta(seconds=0.6))
+start(timeout=timedelta(seconds=4))
 if rank == 1:
     for other in (0, 2):
         while not os.path.exists(os.environ["PLACE"] + str(other)):
@@ -125,7 +125,7 @@ def test_a_rank_that_is_late(call: str, tmp_path: pathlib.Path) -> None:
     ends = run(3, LATE.format(call=call), tmp_path)
     for rank in (0, 2):
         said = facts(ends[rank])
-        assert said["ranks"] == [1] and "rank 1" in said["text"] and said["waited"] > 0.5, said
+        assert said["ranks"] == [1] and "rank 1" in said["text"] and said["waited"] > 3.9, said
         assert "a longer limit: the timeout of init_process_group" in said["text"]
         assert {"hocket.errors.TimeoutError", "torch.distributed.DistBackendError"} <= set(said["kinds"])
 
@@ -150,7 +150,7 @@ say(left=time.monotonic() - began)
 def test_abort_ends_the_others_calls(tmp_path: pathlib.Path) -> None:
     ends = run(2, ABORT, tmp_path)
     assert "abort() was called" in facts(ends[1])["text"]
-    assert all(facts(end)["left"] < 5 and end.code == 0 for end in ends), ends
+    assert all(facts(end)["left"] < 30 and end.code == 0 for end in ends), ends
 
 
 FAILS = """

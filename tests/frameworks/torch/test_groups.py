@@ -59,7 +59,7 @@ say(done=True)
 
 def test_init_and_destroy_again_and_again_over_one_store(tmp_path: pathlib.Path) -> None:
     with job(2, AGAIN, tmp_path) as run:
-        assert all(facts(end).get("done") for end in run.wait(60))
+        assert all(facts(end).get("done") for end in run.wait(90))
 
 
 BESIDE = """
@@ -80,7 +80,7 @@ dist.destroy_process_group()
 def test_groups_beside_a_default_group_of_gloo(tmp_path: pathlib.Path) -> None:
     """Each of them meets on its own then."""
     with job(3, BESIDE, tmp_path) as run:
-        assert [facts(end)["x"] for end in run.wait(60)] == [[8.0, 8.0]] * 3
+        assert [facts(end)["x"] for end in run.wait(90)] == [[8.0, 8.0]] * 3
 
 
 DETAIL = """
@@ -105,7 +105,7 @@ dist.destroy_process_group()
 def test_torchs_debug_mode_changes_nothing(tmp_path: pathlib.Path) -> None:
     """torch wraps no group that is made in Python; what its wrapper would find out is told anyway."""
     with job(2, DETAIL, tmp_path, TORCH_DISTRIBUTED_DEBUG="DETAIL") as started:
-        for end in started.wait(40):
+        for end in started.wait(90):
             assert end.code == 0, end.err
             told = facts(end)
             assert "hocket.errors.MismatchError" in told["kinds"]

@@ -25,7 +25,7 @@ BEGIN = f"""
 import os, signal
 from types import SimpleNamespace as Options
 api, place = {API}, os.environ["PLACE"]
-store, limit = dist.FileStore(place + ".handles"), timedelta(seconds=20)
+store, limit = dist.FileStore(place + ".handles"), timedelta(seconds=60)
 """ + """
 if api:
     start(enable_reconfigure=True, timeout=limit)
@@ -34,7 +34,7 @@ beside = hocket.torch.reconfigurable(limit)
 def handles(turn, ranks, of=group):
     store.set(f"{turn}/{rank}", of.get_reconfigure_handle())
     return [store.get(f"{turn}/{each}").decode() for each in ranks]
-def meet(uuid, handles, seconds=20, of=group):
+def meet(uuid, handles, seconds=60, of=group):
     of.reconfigure(Options(uuid=uuid, handles=handles, timeout=timedelta(seconds=seconds))).wait()
     if api:
         assert (dist.get_rank(), dist.get_world_size()) == (group.rank(), group.size())
@@ -129,7 +129,7 @@ beside.shutdown()
 
 def test_ranks_meet_again_without_who_was_lost_and_with_newcomers(tmp_path: pathlib.Path) -> None:
     with torch_ranks.job(4, LIFE, tmp_path) as job:
-        ends = job.wait(60)
+        ends = job.wait(100)
     said = [facts(end) for end in ends]
     assert [end.code for end in ends] == [0, -9, 0, 0], [end.err for end in ends]
     for rank in (0, 2, 3):
@@ -186,7 +186,7 @@ def test_a_group_shrinks_after_a_loss(tmp_path: pathlib.Path) -> None:
     ):
         (tmp_path / place).mkdir()
         with torch_ranks.job(3, SHRINK.format(begin=begin), tmp_path / place) as job:
-            ends = job.wait(40)
+            ends = job.wait(90)
         for now, before in enumerate((0, 2)):
             said = facts(ends[before])
             if backend.available():

@@ -56,7 +56,7 @@ def main() -> None:
         if rank >= size:
             continue
         meet = f"file://{place}/{name}"
-        dist.init_process_group(backend, init_method=meet, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+        dist.init_process_group(backend, init_method=meet, rank=rank, world_size=size, timeout=timedelta(seconds=90))
         torch.manual_seed(1)
         start, wrong = time.monotonic(), ""
         try:
