@@ -24,7 +24,8 @@ class Negotiator:
     """`up` carries messages to rank 0, `down` orders from it; both None where this is the only rank.
 
     `own`: takes the orders for rank 0 itself, and returns at once.  `heard`: called when there are some that no
-    call of rank 0 has brought: after another rank was heard, or has not come for too long.  `failed`: told if other ranks cannot be heard any more.
+    call of rank 0 has brought: after another rank was heard, or has not come for too long.  `failed`: told if other
+    ranks cannot be heard any more.
     """
 
     def __init__(

@@ -53,7 +53,8 @@ hvd.synchronize(handle), hvd.synchronize(other)
     names = "allreduce.mine.0, allreduce.mine.1, allreduce.common"
     assert any(f"rank 1 has not submitted: {names}" in line for line in told), told
     line = source[: source.index("while not")].count("\n") + 1
-    assert f"rank 1 is not in a call on this communicator, it is at rank.py:{line} in <module>" in ends[0].err, ends[0].err
+    where = f"rank 1 is not in a call on this communicator, it is at rank.py:{line} in <module>"
+    assert where in ends[0].err, ends[0].err
     assert re.search("did last: (.*)", ends[0].err), "the file of events"
     assert sum("mine.0" in line for line in told) == 1, "once is enough"
     assert "submitted" not in ends[1].err + ends[2].err

@@ -33,7 +33,7 @@ def others_more(*some: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("mpi", [m if m in some else pytest.param(m, marks=pytest.mark.more) for m in MPIS])
 
 
-def start(mpi: str, size: int, script: str, *words: str, options: list[str] | None = None, seconds: float = 60,
+def start(mpi: str, size: int, script: str, *words: str, options: list[str] | None = None, seconds: float = 100,
           **env: str) -> tuple[int, str]:  # fmt: skip
     """Exit code and output of a script of this folder, under that MPI's launcher."""
     try:
@@ -78,7 +78,7 @@ def test_what_the_docs_say_of_root_and_of_more_ranks_than_cores(options: list[st
         [line[0], "--personality", "ompi", "--host", "localhost:1", *options, "-n", str(size), sys.executable, "-c",
          code],
         env={**os.environ, "PYTHONPATH": worlds.PATH, "OMP_NUM_THREADS": "1", **own, **env},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert all(f"<{rank} {size} {size}>" in done.stdout for rank in range(size))
@@ -86,9 +86,9 @@ def test_what_the_docs_say_of_root_and_of_more_ranks_than_cores(options: list[st
     assert all(each in text for each in (*options, *env))
 
 
-def fine(mpi: str, size: int, *jobs: str, count: int | None = None, **how: str) -> str:
+def fine(mpi: str, size: int, *jobs: str, count: int | None = None, words: tuple[str, ...] = (), **how: str) -> str:
     """They run one after another, as starting them takes longer than most."""
-    code, out = start(mpi, size, "jobs.py", ",".join(jobs), **how)
+    code, out = start(mpi, size, "jobs.py", ",".join(jobs), *words, **how)
     for job in jobs:
         said = out.count(f"fine {job}")
         assert said == (size if count is None else count), f"{job} under {mpi} ended with {code}:\n{out}"
@@ -128,8 +128,8 @@ def test_three_ranks_call_its_collectives(mpi: str) -> None:
 
 
 @others_more("mpich")
-def test_a_rank_that_does_not_come(mpi: str) -> None:
-    fine(mpi, 2, "late", count=1)
+def test_a_rank_that_does_not_come(mpi: str, tmp_path: Path) -> None:
+    fine(mpi, 2, "late", count=1, words=(str(tmp_path / "late"),))
 
 
 @others_more("mpich")

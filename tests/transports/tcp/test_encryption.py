@@ -18,12 +18,12 @@ from support.cases import more
 def job(source: str, size: int = 2, **env: str) -> jobs.Job:
     """Ranks that meet over TCP."""
     where = f"tcp:127.0.0.1:{ports.free()[0]}"
-    defaults = {"HOCKET_ENCRYPT": "1", "HOCKET_RENDEZVOUS": where, "PYTHONPATH": worlds.PATH, "HOCKET_TIMEOUT": "20"}
+    defaults = {"HOCKET_ENCRYPT": "1", "HOCKET_RENDEZVOUS": where, "PYTHONPATH": worlds.PATH, "HOCKET_TIMEOUT": "60"}
     return jobs.Job(size, source, env=defaults | env)
 
 
 def said(running: jobs.Job, code: int = 0) -> list[str]:
-    ends = running.wait(60)
+    ends = running.wait(100)
     for end in ends:
         assert end.code == code, end.err + end.out
     return [end.out for end in ends]
@@ -101,7 +101,7 @@ try:
         wrong += not (sums == 2 * x).all()
     print("no error")
 except hocket.Error as error:
-    print(type(error).__name__, wrong, time.monotonic() - began < 10, error)
+    print(type(error).__name__, wrong, time.monotonic() - began < 20, error)
 import os
 os._exit(0)
 """
@@ -124,9 +124,10 @@ time.sleep(0.3)                     # all has passed
 if comm.rank == 1:
     man_in_the_middle.flip()
     comm.world.session.open("tcp")    # any control message: what passes next
-    time.sleep(0.3)
+    while man_in_the_middle._flip.is_set():
+        time.sleep(0.01)
 try:
-    for i in range(200):
+    for i in range(2000):
         comm.allreduce(np.ones(3))
         time.sleep(0.02)
     print("no error")
@@ -172,7 +173,7 @@ comm.close()
 def test_a_slow_rank_is_waited_for(who: int) -> None:
     """It is stopped in a channel's handshake for longer than that may take: the dialling one tries anew."""
     with job(SLOW.format(who=who)) as running:
-        pid, until = running.processes[who].pid, time.monotonic() + 20
+        pid, until = running.processes[who].pid, time.monotonic() + 60
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             assert time.monotonic() < until
             time.sleep(0.02)
@@ -185,8 +186,10 @@ def test_a_slow_rank_is_waited_for(who: int) -> None:
 
 INIT = """
 import os, hocket
+from hocket.control import rendezvous
+rendezvous.Meet.patience = 1.0          # with servers that are not of this job
 try:
-    hocket.init(transport="tcp", timeout=2, encrypt=os.environ["HOCKET_RANK"] == {who!r})
+    hocket.init(transport="tcp", timeout=60, encrypt=os.environ["HOCKET_RANK"] == {who!r})
     print("joined")
 except hocket.Error as error:
     print(type(error).__name__, error)
@@ -201,9 +204,9 @@ os._exit(0)
 )  # fmt: skip
 def test_a_rank_that_encrypts_and_one_that_does_not(who: str, error: str, words: str) -> None:
     with job(INIT.format(who=who), HOCKET_ENCRYPT="") as running:
-        first, second = said(running)
+        second, _ = running.processes[1].communicate(timeout=90)
+        assert running.processes[0].poll() is None, "it waits for a rank 1 that is as itself"
     assert second.startswith(error) and words in second
-    assert "joined" not in first
 
 
 def test_ranks_that_meet_inside_a_host_must_agree_too() -> None:

@@ -161,7 +161,9 @@ def reactor():
     made.close()
 
 
-def ends_after(reactor: Reactor, data: bytes, close: bool = True) -> tuple[str | None, list[Message]]:
+def ends_after(
+    reactor: Reactor, data: bytes, close: bool = True, within: float = 60.0
+) -> tuple[str | None, list[Message]]:
     """The end of a link that reads `data` (None: it did not), and what it understood."""
     ours, theirs = socket.socketpair()
     link, heard, end, over = Link(reactor, ours), [], [], threading.Event()
@@ -172,7 +174,7 @@ def ends_after(reactor: Reactor, data: bytes, close: bool = True) -> tuple[str |
         theirs.sendall(data)
         if close:
             theirs.shutdown(socket.SHUT_WR)
-    over.wait(10 if close else 0.3)
+    over.wait(within)
     link.close()
     theirs.close()
     return (end[0] if end else None), heard
@@ -202,7 +204,7 @@ def test_a_promised_size_takes_no_memory(reactor: Reactor) -> None:
     tracemalloc.start()
     try:
         assert ends_after(reactor, LENGTH.pack(LIMIT + 1), close=False)[0] is not None
-        assert ends_after(reactor, LENGTH.pack(LIMIT) + b"x", close=False) == (None, [])
+        assert ends_after(reactor, LENGTH.pack(LIMIT) + b"x", close=False, within=0.3) == (None, [])
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()

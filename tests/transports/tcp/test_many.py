@@ -227,7 +227,7 @@ def test_a_piece_that_is_longer_than_the_rest_of_its_message_is_refused(more: in
             wire.sendall(frame(2**64 - 1, b"+") + frame(0, head + b"y" * 10) + frame(1, b"z" * more))
         room = np.zeros(300, np.uint8)
         recv = Instr("recv", [0], dst=ends.pieces(1, 100, 1))
-        assert End(1, [both.side(1), None]).run(recv, tag=TAG, target=room[:100], timeout=5) == how
+        assert End(1, [both.side(1), None]).run(recv, tag=TAG, target=room[:100], timeout=60) == how
         assert not room[100:].any()
 
 
@@ -248,12 +248,12 @@ def slow(self, key):
     return found
 transport.lead_of, transport.Groups.get = number_of, slow
 with hocket.init(transport="tcp") as comm:
-    assert comm.rank == 0 or comes.wait(3)
+    assert comm.rank == 0 or comes.wait(60)
     x = np.full(1_000_000, comm.rank, np.float32)
-    assert (comm.allreduce(x, timeout=3) == 1).all()
+    assert (comm.allreduce(x, timeout=60) == 1).all()
 """
 
 
 def test_a_stream_that_comes_while_its_channels_are_opened_is_used() -> None:
     """One that was forgotten held up all later messages, whose pieces it carried."""
-    jobs.run(2, EARLY, 30, HOCKET_STREAMS="4")
+    jobs.run(2, EARLY, 90, HOCKET_STREAMS="4")

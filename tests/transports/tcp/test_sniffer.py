@@ -84,14 +84,14 @@ def calls(comm):
     with hocket.listen(iface=comm.address, like=comm) as pairs:
         at = comm.share(pairs.address, within="a test")
         if me == 0:
-            with pairs.accept(timeout=20) as pair:
+            with pairs.accept(timeout=60) as pair:
                 pair.send(marked("pair"), 1)
         else:
             with hocket.connect(at[0], like=comm) as pair:
                 right(pair.recv(np.zeros(4096, np.float32), 0), "pair")
             if how.get("encrypt"):
                 try:
-                    hocket.connect(at[0], like=comm, encrypt=False, timeout=2)
+                    hocket.connect(at[0], like=comm, encrypt=False, timeout=30)
                 except hocket.ArgumentError as error:
                     refused = str(error)
                 assert "encrypt" in refused, refused
@@ -102,11 +102,11 @@ def calls(comm):
     comm.barrier()
 
 if who < 2:
-    comm = hocket.init(elastic=True, timeout=30, **how)
+    comm = hocket.init(elastic=True, timeout=60, **how)
     at_door = comm.share(comm.door)[0]
     calls(comm)
     state = State(marked("state"))
-    crew = Crew(comm, serve=state if who == 0 else None)
+    crew = Crew(comm, grace=60, serve=state if who == 0 else None)
     state.position = 1
     if who == 0:
         tell("door", comm.door)
@@ -116,8 +116,8 @@ if who < 2:
 else:
     del os.environ["RANK"], os.environ["WORLD_SIZE"]  # it is no rank yet
     state = State(np.zeros(4096, np.float32))
-    crew = Crew.join(heard("door"), state, timeout=30, **how)
-crew.boundary(state)
+    crew = Crew.join(heard("door"), state, timeout=60, **how)
+    crew.boundary(state)
 assert (state.x == marked("state")).all() and state.position == 1
 comm = crew.comm
 tables = {"w": Range(4096, optimizer="put"), "rows": Rows(8, optimizer="put", rows=64)}
@@ -206,7 +206,7 @@ def read(hosts: list[str], folder: pathlib.Path, how: dict[str, object], **env: 
     sniffer = Sniffer(hosts[0])
     try:
         with jobs.Job(3, SOURCE.replace("{how}", repr(how)), env=own, hosts=named) as job:
-            ends = job.wait(25)
+            ends = job.wait(90)
     finally:
         sniffer.close()
     assert [end.code for end in ends] == [0] * 3, "\n".join(end.err for end in ends)

@@ -69,7 +69,7 @@ def test_a_failed_completion_is_said_in_words(status: int, ranks: InProcess) -> 
         assert all(each.startswith(("lost", "fault")) for each in ended), (at, ended)
         # A rank that does not look at the end that failed hears of it by the peer, who gets no answer.
         assert any(words in each or silence in each for each in ended), (at, words, ended)
-        assert time.monotonic() - began < 5, (at, ended)
+        assert time.monotonic() - began < 20, (at, ended)
         said += any(words in each for each in ended)
     assert said >= 3
 
@@ -151,7 +151,7 @@ def test_closed_in_the_middle(delay: float, ranks: InProcess) -> None:
     def one_sided(end: End) -> str:
         x = data(LONG)
         for _ in range(10_000):
-            result = end.run(Instr("send", [0], src=ends.pieces(0, LONG)), source=x, timeout=8)
+            result = end.run(Instr("send", [0], src=ends.pieces(0, LONG)), source=x, timeout=60)
             if result != "done":
                 return result
         return "done"
@@ -207,7 +207,7 @@ def test_a_late_write_is_refused(ranks: InProcess) -> None:
     def send(end: End) -> str:
         x = data(LONG)
         threading.Thread(target=lambda: (given_up.wait(20), FAKE.fake_release())).start()
-        return end.send(x, timeout=8)
+        return end.send(x, timeout=60)
 
     def recv(end: End) -> tuple[str, bool]:
         result, into = end.recv(LONG, timeout=0.3)
