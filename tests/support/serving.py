@@ -47,7 +47,11 @@ os.chdir(HERE)
 comm = hocket.init(elastic=True)
 mark(f"door-{comm.rank}", comm.door)
 server = serve(comm, TABLES, on=range({servers}), clock="async", copies={copies}, **{how!r})
+told = -1
 while not server.wait(0.05):
+    if server.view.generation > told:
+        told = server.view.generation
+        mark(f"view-{comm.rank}", told)
     if there("cut") and not there(f"is-cut-{server.holder.uid}"):
         for link in [*server.holder._links.values(), *server.holder.workers.values()]:
             link.open = False

@@ -19,7 +19,7 @@ def test_calls_are_made_in_order_and_errors_come_back() -> None:
     worker, made = Worker("hocket-test"), list[int]()
     futures = [worker.submit(made.append, i) for i in range(100)]
     with pytest.raises(ZeroDivisionError):
-        worker.submit(divmod, 1, 0).result(5)
+        worker.submit(divmod, 1, 0).result(60)
     assert made == [*range(100)] and all(future.done() for future in futures)
     worker.close()
     assert not any(each.name == "hocket-test" for each in threading.enumerate())
@@ -27,10 +27,10 @@ def test_calls_are_made_in_order_and_errors_come_back() -> None:
 
 def test_a_worker_that_is_dropped_ends_its_thread() -> None:
     worker = Worker("hocket-dropped")
-    worker.submit(int).result(5)
+    worker.submit(int).result(60)
     del worker
     gc.collect()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while any(each.name == "hocket-dropped" for each in threading.enumerate()):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -80,9 +80,9 @@ raise ERROR
 def test_a_rank_that_raises_while_its_thread_is_in_a_call_ends_at_once(how: str, error: str) -> None:
     source = FAILS.replace("HOW", repr(how)).replace("ERROR", error)
     began = time.monotonic()
-    with Job(2, source, env={"HOCKET_TIMEOUT": "60"}) as job:
-        ends = job.wait(30)
-    assert time.monotonic() - began < 15 and ends[1].code != 0, ends
+    with Job(2, source, env={"HOCKET_TIMEOUT": "200"}) as job:
+        ends = job.wait(100)
+    assert time.monotonic() - began < 60 and ends[1].code != 0, ends
     assert "a bug" in ends[0].out and "at ?" not in ends[0].out, ends[0]
 
 
@@ -103,4 +103,4 @@ if comm.rank == 0:
     outer._flight.ended.result()
     print("has ended")
 """
-    assert "has ended" in run(2, source, 30)[0]
+    assert "has ended" in run(2, source, 90)[0]

@@ -77,13 +77,13 @@ def test_who_dies_in_a_round_is_left_behind_and_the_round_is_begun_again(victim:
 def each(crew, state):
     if me == {victim} and state.position == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-crew = Crew(comm)
+crew = Crew(comm, grace=60)
 train(crew, 6, each)
 told(crew)
 crew.comm.close()
 """
     with Job(3, source, env={"HOCKET_SECRET": SECRET}) as job:
-        ends = job.wait(40)
+        ends = job.wait(90)
     rows = said(ends, *(rank for rank in range(3) if rank != victim))
     for row in rows:
         assert (row["size"], row["position"], row["whole"]) == (2, 6, True)
@@ -107,7 +107,7 @@ def each(crew, state):
         note("back")
     if state.position >= 12:
         time.sleep(0.02 if there("back") else 0.3)
-crew = Crew(comm, grace=1)
+crew = Crew(comm, grace=3)
 train(crew, 40, each)
 told(crew)
 crew.comm.close()
@@ -132,7 +132,7 @@ crew.comm.close()
 
 def test_a_newcomer_takes_the_state_and_takes_part() -> None:
     source = BEGIN + """
-crew = Crew(comm)
+crew = Crew(comm, grace=60)
 train(crew, 5)
 if me == 0:
     with open(os.path.join(directory, "door~"), "w") as file:
@@ -148,8 +148,8 @@ crew.comm.close()
     with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
         wait_for(job, "door")
         new = CREW.format(directory=repr(job.directory)) + """
-comm = hocket.init(join=open(os.path.join(directory, "door")).read(), timeout=20)
-crew = Crew(comm)
+comm = hocket.init(join=open(os.path.join(directory, "door")).read(), timeout=60)
+crew = Crew(comm, grace=60)
 change = crew.boundary(state)
 begun = state.position
 train(crew, 8)
@@ -158,10 +158,10 @@ told(crew)
 crew.comm.close()
 """
         env = {**os.environ, "PYTHONPATH": PATH, "HOCKET_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
-        made = subprocess.run([sys.executable, "-c", new], env=env, capture_output=True, text=True, timeout=40)
+        made = subprocess.run([sys.executable, "-c", new], env=env, capture_output=True, text=True, timeout=90)
         assert made.returncode == 0, made.stderr
         row = json.loads(made.stdout.splitlines()[-1])
-        rows = said(job.wait(40), 0, 1)
+        rows = said(job.wait(90), 0, 1)
     assert row["changes"] == [[True, 5]] and (row["rank"], row["size"]) == (2, 3)
     assert {each["x"] for each in (row, *rows)} == {2 * (1 + 2 + 3 + 4 + 5) + 3 * (6 + 7 + 8)}
 
@@ -170,7 +170,7 @@ def test_a_newcomer_that_has_loaded_takes_what_has_changed() -> None:
     """It takes the state before it comes; then one block is moved of eight, and all hold the same bits."""
     source = BEGIN + """
 state.x = np.arange(1 << 20, dtype=float)
-crew = Crew(comm, serve=state if me == 0 else None)
+crew = Crew(comm, grace=60, serve=state if me == 0 else None)
 if me == 0:
     with open(os.path.join(directory, "door~"), "w") as file:
         file.write(comm.door)
@@ -191,7 +191,7 @@ crew.close()
 """
     new = """
 state.x = np.zeros(1 << 20)
-crew = Crew.join(open(os.path.join(directory, "door")).read(), state, timeout=20)
+crew = Crew.join(open(os.path.join(directory, "door")).read(), state, timeout=60)
 assert state.x[7] == 7.0, "it has loaded"
 crew.boundary(state)
 print(json.dumps([crew.comm.size, zlib.crc32(state.x.data), state.position]))
@@ -201,9 +201,9 @@ crew.close()
         wait_for(job, "door")
         text = CREW.format(directory=repr(job.directory)) + new
         env = {**os.environ, "PYTHONPATH": PATH, "HOCKET_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
-        made = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=40)
+        made = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=90)
         assert made.returncode == 0, made.stderr
-        ends = job.wait(40)
+        ends = job.wait(90)
     assert all(end.code == 0 for end in ends), ends
     size, digest, position = json.loads(made.stdout.splitlines()[-1])
     found = [json.loads(end.out.splitlines()[-1]) for end in ends]
@@ -221,7 +221,7 @@ except hocket.MismatchError as error:
 Crew(comm, replicated=False).boundary(state)
 """
     with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
-        assert [end.out.strip() for end in job.wait(30)] == ["True"] * 2
+        assert [end.out.strip() for end in job.wait(90)] == ["True"] * 2
 
 
 def test_states_are_compared_at_each_second_position() -> None:
@@ -237,7 +237,7 @@ except hocket.MismatchError as error:
     print(state.position, "position 4 differ" in str(error), "on ranks [(0,), (1,)]" in str(error), error)
 """
     with Job(2, source, env={"HOCKET_SECRET": SECRET}) as job:
-        for end in job.wait(30):
+        for end in job.wait(90):
             assert end.out.startswith("4 True True") and "x[" in end.out, end
 
 
@@ -278,19 +278,23 @@ def loop(crew, every=2):
 @pytest.mark.parametrize("how", ["every=3", *more("names"), "never comes"])
 def test_a_newcomer_that_does_not_fit_or_does_not_come_ends_nobody_else(how: str) -> None:
     source = BEGIN + OTHERS.format() + """
-crew = Crew(comm, grace=0.5, timeout=4)
+crew = Crew(comm, grace=0.5, timeout=60)
 if me == 0:
     with open(os.path.join(directory, "door~"), "w") as file:
         file.write(comm.door)
     os.rename(file.name, file.name[:-1])
 w, outer = loop(crew)
-slowest, rounds_then = 0.0, 0
+slowest, rounds_then, alone = 0.0, 0, set()
 while not there("over") or outer.rounds < rounds_then + 5:
     began = time.monotonic()
     w["w"] += 1
     time.sleep(0.02)
     outer.step()
     slowest = max(slowest, time.monotonic() - began)
+    if crew.generation and slowest:
+        alone.add(outer.rounds)
+    if len(alone) == 6:
+        note(f"{me} has gone on")
     rounds_then = rounds_then or outer.rounds * there("over")
     if there("over") and me and outer.rounds >= rounds_then + 5:
         break
@@ -298,10 +302,11 @@ print(json.dumps([crew.generation, outer.rounds - rounds_then, slowest]), flush=
 os._exit(0)
 """
     new = CREW.format(directory="DIRECTORY") + OTHERS.format() + """
-comm = hocket.init(join=open(os.path.join(directory, "door")).read(), timeout=20)
+comm = hocket.init(join=open(os.path.join(directory, "door")).read(), timeout=60)
 try:
     if HOW == "never comes":
-        time.sleep(6)
+        while not all(there(f"{rank} has gone on") for rank in range(3)):
+            time.sleep(0.01)
         os._exit(0)
     if HOW == "names":
         LocalSGD(Crew(comm), {"v": np.zeros(3, np.float32)}, every=2)
@@ -310,18 +315,18 @@ except hocket.MismatchError as error:
     print(error)
 os._exit(0)
 """
-    with Job(3, source, env={"HOCKET_SECRET": SECRET, "HOCKET_TIMEOUT": "6"}) as job:
+    with Job(3, source, env={"HOCKET_SECRET": SECRET, "HOCKET_TIMEOUT": "60"}) as job:
         wait_for(job, "door")
         env = {**os.environ, "PYTHONPATH": PATH, "HOCKET_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
         text = new.replace("DIRECTORY", repr(job.directory)).replace("HOW", repr(how))
-        made = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=40)
+        made = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=90)
         mark(job, "over")
-        ends = job.wait(40)
+        ends = job.wait(90)
     wanted = {"every=3": "every is 3, the members' is 2", "names": "parameter 'v'", "never comes": ""}[how]
     assert made.returncode == 0 and wanted in made.stdout, (made.stdout, made.stderr)
     for end in ends:
         generation, after, slowest = json.loads(end.out.splitlines()[-1])
-        assert generation >= 1 and after >= 5 and slowest < 4, (generation, after, slowest)
+        assert generation >= 1 and after >= 5 and slowest < 30, (generation, after, slowest)
 
 
 def test_a_member_that_is_stopped_in_the_sum_is_left_out_and_hears_it() -> None:
@@ -335,7 +340,7 @@ def each(crew, state):
     elif state.position == 2:
         crew.present()
         crew.comm.allreduce(np.ones(3))
-crew = Crew(comm, grace=0.3, timeout=2)
+crew = Crew(comm, grace=3, timeout=3)
 try:
     train(crew, 6, each)
     note(f"{me} goes on")
@@ -344,12 +349,12 @@ except hocket.PeerLostError as error:
     print(error)
 os._exit(0)
 """
-    with Job(3, source, env={"HOCKET_SECRET": SECRET, "HOCKET_TIMEOUT": "2"}) as job:
+    with Job(3, source, env={"HOCKET_SECRET": SECRET, "HOCKET_TIMEOUT": "3"}) as job:
         wait_for(job, "in the sum")
         wait_for(job, "0 goes on")
         wait_for(job, "1 goes on")
         job.signal(2, signal.SIGCONT)
-        ends = job.wait(30)
+        ends = job.wait(90)
     for row in said(ends, 0, 1):
         assert (row["size"], row["position"], row["whole"]) == (2, 6, True) and row["x"] == 3 * 3 + 2 * (3 + 4 + 5 + 6)
     assert "the others have gone on without this rank" in ends[2].out, ends[2]
@@ -375,7 +380,7 @@ def counted(carry):
 for name, carry in shell.CARRY.items():
     shell.CARRY[name] = counted(carry)
 state.position -= me == 2
-crew = Crew(comm, timeout=10)
+crew = Crew(comm, grace=60, timeout=60)
 train(crew, 2)
 told(crew)
 os._exit(0)
@@ -400,16 +405,16 @@ from hocket.training.crew.loading import Server, load
 state.x = np.arange(4e6)
 server, mine = Server(comm, state), State()
 mine.x = np.zeros(4_000_000)
-stopped = hocket.connect(hosting.notice(comm.door)["state"], timeout=10)
-assert load(comm.door, mine, 5) and (mine.x == state.x).all()
+stopped = hocket.connect(hosting.notice(comm.door)["state"], timeout=60)
+assert load(comm.door, mine, 60) and (mine.x == state.x).all()
 deaf = socket.create_server(("127.0.0.1", 0))
 comm.set_notice({"state": f"tcp:127.0.0.1:{deaf.getsockname()[1]}"})
 began = time.monotonic()
-assert not load(comm.door, mine, 1) and time.monotonic() - began < 10
+assert not load(comm.door, mine, 1) and time.monotonic() - began < 30
 os._exit(0)
 """
     with Job(1, source, env={"HOCKET_SECRET": SECRET}) as job:
-        ends = job.wait(30)
+        ends = job.wait(90)
     assert ends[0].code == 0, ends[0]
 
 
@@ -422,8 +427,8 @@ if me == 2:
             comm.come(info, grace=0.2, timeout=2)
         except hocket.Error:
             break
-    time.sleep(20)
-crew = Crew(comm, grace=0.2)
+    time.sleep(100)
+crew = Crew(comm, grace=3)
 train(crew, 5)
 told(crew)
 note(f"done {me}")  # who leaves sooner leaves the other one alone with one that is silent
@@ -433,7 +438,7 @@ os._exit(0)
 """
     with Job(3, source, env={"HOCKET_SECRET": SECRET}) as job:
         for process in job.processes[:2]:
-            process.wait(20)
+            process.wait(90)
         job.processes[2].kill()
-        rows = said(job.wait(5), 0, 1)
+        rows = said(job.wait(30), 0, 1)
     assert [(row["position"], row["x"], row["size"]) for row in rows] == [(5, 30.0, 3)] * 2

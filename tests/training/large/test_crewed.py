@@ -81,10 +81,10 @@ def each(sharded):
             os.rename(file.name, file.name[:-1])
         while not sharded.comm.waiting:
             time.sleep(0.005)
-train(Crew(comm, grace=20), each)
+train(Crew(comm, grace=60), each)
 """
 NEWCOMER = """
-train(Crew(hocket.init(join=open(os.path.join(directory, "door")).read(), timeout=20), grace=20))
+train(Crew(hocket.init(join=open(os.path.join(directory, "door")).read(), timeout=60), grace=60))
 """
 
 
@@ -111,9 +111,9 @@ def test_one_dies_in_a_step_and_another_comes(stage: int) -> None:
         wait_for(job, "door")
         new = PROGRAM.format(directory=repr(job.directory), begin=0, **what) + NEWCOMER
         env = {**os.environ, "PYTHONPATH": path, "HOCKET_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
-        made = subprocess.run([sys.executable, "-c", new], env=env, capture_output=True, text=True, timeout=40)
+        made = subprocess.run([sys.executable, "-c", new], env=env, capture_output=True, text=True, timeout=90)
         assert made.returncode == 0, made.stderr
-        ends = job.wait(40)
+        ends = job.wait(90)
     assert ends[0].code == ends[2].code == 0, (ends[0].err, ends[2].err)
     rows = [json.loads(text.splitlines()[-1]) for text in (made.stdout, ends[0].out, ends[2].out)]
     for row in rows:
@@ -131,7 +131,7 @@ def each(sharded):
         if state.steps == steps:
             open(os.path.join(directory, f"at {steps}"), "w").close()
     time.sleep(0.002)
-train(Crew(comm, grace=20), each)
+train(Crew(comm, grace=60), each)
 """
 
 

@@ -158,7 +158,7 @@ comm.close()
 def test_on_two_hosts_the_chatty_axis_uses_shared_memory(tmp_path: pathlib.Path) -> None:
     """Though the ranks of a host are not neighbours."""
     with namespaces.hosts() as names, job_on(names, HOSTS, tmp_path, on=(0, 1, 0, 1)) as job:
-        ends = [facts(end) for end in job.wait(60)]
+        ends = [facts(end) for end in job.wait(100)]
     assert [end["at"]["data"] for end in ends] == [0, 1, 0, 1]
     for rank, end in enumerate(ends):
         assert end["used"] == {"data": ["tcp"], "tensor": ["shm"]}
@@ -204,7 +204,7 @@ made.close()
 
 def lost(axes: dict[str, int], victims: list[int], name: str) -> list[dict[str, Any]]:
     with Job(4, BEGIN + LOST.format(axes=axes, victims=victims, name=name)) as job:
-        ends = job.wait(60)
+        ends = job.wait(100)
     assert all(ends[rank].code == -signal.SIGKILL for rank in victims)
     return said(ends, *(rank for rank in range(4) if rank not in victims))
 
@@ -263,7 +263,7 @@ print(json.dumps(row), flush=True)
 def test_a_rank_lost_in_a_pipeline_is_named_and_its_replica_is_out() -> None:
     source = LOST.partition("axes, victims")[0] + STAGES
     with Job(4, BEGIN + source) as job:
-        rows = said(job.wait(60), 0, 1, 2)
+        rows = said(job.wait(100), 0, 1, 2)
     assert all("rank" in row["error"] for row in rows)
     notes = [note for row in rows for note in row["notes"]]
     assert not hasattr(Exception, "add_note") or any("lost are data 1, pipe 1" in note for note in notes)
@@ -349,7 +349,7 @@ TWO = ("0 in an error", "1 after renew", "1 before renewed", "1 after renewed", 
 def recipe(axes: dict[str, int], victims: dict[int, str]) -> None:
     size = axes["data"] * axes["pipe"]
     with Job(size, BEGIN + RECIPE.format(axes=axes, victims=victims)) as job:
-        ends = job.wait(40)
+        ends = job.wait(100)
     living = [rank for rank in range(size) if ends[rank].code == 0]
     assert [ends[rank].code for rank in victims] == [-signal.SIGKILL] * len(victims), ends
     rows = said(ends, *(rank for rank in range(size) if rank not in victims))

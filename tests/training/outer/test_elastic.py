@@ -24,7 +24,7 @@ def tell(outer, **more):
                       "size": outer.crew.comm.size, "theta": flat(theta).tolist(), **more}), flush=True)
 """
 LOST = BEGIN + """
-sites = Crew(hocket.init(elastic=True))
+sites = Crew(hocket.init(elastic=True), grace=60)
 outer = MAKE(sites, theta, momentum=0.5, SETTINGS)
 here = os.path.dirname(__file__)
 while outer.steps < 12:
@@ -49,7 +49,7 @@ def lost(make: str, settings: str, victim: int) -> str:
 
 def run(size: int, source: str, dead: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     with Job(size, source, env={"PYTHONPATH": PATH}) as job:
-        ends = job.wait(40)
+        ends = job.wait(90)
     living = [r for r in range(size) if r not in dead]
     assert all(ends[r].code == 0 for r in living), [ends[r].err for r in living]
     return [json.loads(ends[r].out.splitlines()[-1]) for r in living]
@@ -100,7 +100,7 @@ if me == 2:
 else:
     os.environ["HOCKET_SIZE"] = os.environ["HOCKET_LOCAL_SIZE"] = "2"
     comm = hocket.init(elastic=True)
-outer = DiLoCo(Crew(comm), theta, every=2, momentum=0.5, send=SEND)
+outer = DiLoCo(Crew(comm, grace=60), theta, every=2, momentum=0.5, send=SEND)
 last, weights = outer.rounds + 3 if me == 2 else 1 << 30, []
 step = 0
 while outer.rounds < last:
@@ -132,7 +132,7 @@ def test_a_newcomer_has_the_others_bits(send: str | None) -> None:
 
 
 LATE_AT_THE_END = BEGIN + """
-outer = DiLoCo(Crew(hocket.init(elastic=True), grace=0.3, timeout=15), theta, every=4, delay=DELAY, momentum=0.5)
+outer = DiLoCo(Crew(hocket.init(elastic=True), grace=0.3, timeout=60), theta, every=4, delay=DELAY, momentum=0.5)
 while outer.steps < 30:
     inner(me, outer.steps, theta)
     time.sleep(0.01)
@@ -152,4 +152,4 @@ def test_who_is_late_comes_back_into_rounds_in_a_thread_and_into_the_end(delay: 
     """The others go on without it, and wait for it in `finish`, with which it ends."""
     found = run(3, LATE_AT_THE_END.replace("DELAY", str(delay)))
     assert len({each["digest"] for each in found}) == 1 and {each["steps"] for each in found} == {30}
-    assert {each["size"] for each in found} == {3} and max(each["took"] for each in found) < 10
+    assert {each["size"] for each in found} == {3} and max(each["took"] for each in found) < 30

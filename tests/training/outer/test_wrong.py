@@ -266,7 +266,7 @@ def test_a_rank_that_dies_ends_the_round() -> None:
                 os._exit(0)
     """
     with jobs.Job(3, source) as job:
-        ends = job.wait(20)
+        ends = job.wait(90)
     assert [ends[r].out for r in (0, 2)] == ["lost (1,) 4\n"] * 2, ends
 
 

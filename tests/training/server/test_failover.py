@@ -82,7 +82,7 @@ with server:
 def test_a_worker_that_has_ended_holds_nobody_in_the_next_view(clock: str) -> None:
     """Rank 1 serves on, and works no more; rank 2 dies; rank 0 goes on, without waiting for their clocks."""
     with Job(3, ENDS.replace("{clock}", clock), env={"HOCKET_SECRET": SECRET}) as job:
-        ends = job.wait(30)
+        ends = job.wait(90)
     assert [end.code for end in ends[:2]] == [0, 0], [end.err for end in ends]
     reached, w = ends[0].out.split(" ", 1)
     assert reached == "12" and json.loads(w)[0] in (12 + 2 + 6, 12 + 2 + 5), w

@@ -72,7 +72,7 @@ CASES: dict[str, Case] = {
 def ends(link: ServerLink) -> bool:
     """Does the server end it, soon?"""
     try:
-        while link.comm.recv(np.zeros(8, np.int64), link.peer, 1, timeout=5) is not None:
+        while link.comm.recv(np.zeros(8, np.int64), link.peer, 1, timeout=60) is not None:
             pass
     except hocket.PeerLostError:
         return True
@@ -151,7 +151,8 @@ def lies(comm: Communicator) -> None:
             client.tick()
             client.tick()
             began = time.monotonic()
-            assert (client.pull("w") == 3).all() and time.monotonic() - began < 5, "once each, and nobody is waited for"
+            assert (client.pull("w") == 3).all(), "once each"
+            assert time.monotonic() - began < 30, "nobody is waited for"
         comm.barrier()
         if comm.rank == 2:
             for made in (early, unread):

@@ -176,7 +176,7 @@ def test_a_server_that_closes_before_its_workers() -> None:
 def leaves_in_the_middle(comm: Communicator) -> None:
     """Its error is raised at once, and the server hears of it: it waits for this worker no longer."""
     if comm.rank == 0:
-        assert serve(comm, tables(), on=[0]).wait(8)
+        assert serve(comm, tables(), on=[0]).wait(60)
         return
     with pytest.raises(ZeroDivisionError), Client(comm, tables()) as client:
         client.push("w", ONES)
@@ -199,7 +199,7 @@ import hocket
 from hocket.training import Client, Range, serve
 comm = hocket.init()
 if comm.rank == 0:
-    assert serve(comm, {"w": Range(3)}, on=[0]).wait(20)
+    assert serve(comm, {"w": Range(3)}, on=[0]).wait(60)
 else:
     if comm.rank == 2:
         hocket.connect = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
@@ -212,7 +212,7 @@ else:
 
 def test_a_worker_that_dies_before_its_first_link_is_not_waited_for() -> None:
     with Job(3, DIES_EARLY) as job:
-        ends = job.wait(30)
+        ends = job.wait(90)
     assert [end.code for end in ends] == [0, 0, -signal.SIGKILL] and "went on" in ends[1].out, ends
 
 
