@@ -90,7 +90,7 @@ class Cluster:
         serving = serving.replace("{how!r}", repr(how))
         working = working.replace("{{", "{").replace("}}", "}")
         serving, working = (textwrap.indent(text, "    ") for text in (serving, working))
-        short = f"from hocket.training.server import member\nmember.WAIT, member.RENEW = {wait}, {1.5 * wait}\n" if wait != 10.0 else ""
+        short = f"from hocket.training.server import member\nmember.WAIT, member.RENEW = {wait}, {1.5 * wait}\n"
         source = f"{short}import os\nif int(os.environ['HOCKET_RANK']) < {servers}:\n{serving}\nelse:\n{working}"
         self.job = Job(self.size, source, env={"HOCKET_SECRET": SECRET})
         self.more: list[subprocess.Popen[str]] = []

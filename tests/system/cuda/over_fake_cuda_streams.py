@@ -17,7 +17,7 @@ def test_a_stream_is_not_waited_for(memory: int) -> None:
     """... and the host's memory is read when it gets there."""
     source = ctypes.create_string_buffer(b"a" * 8, 8)
     held = threading.Event()
-    hold = HostFunction(lambda _: held.wait(5) and None)
+    hold = HostFunction(lambda _: held.wait(20) and None)
     with stream() as s:
         CUDA.cuLaunchHostFunc(s, hold, None)
         CUDA.cuMemcpyAsync(memory, ctypes.addressof(source), 8, s)
@@ -41,7 +41,7 @@ def order(flags: int) -> bytes:
     at = CUDA.alloc(8)
     CUDA.write(at, bytes(8))
     held = threading.Event()
-    hold = HostFunction(lambda _: held.wait(5 if flags else 0.1) and None)
+    hold = HostFunction(lambda _: held.wait(20 if flags else 0.1) and None)
     with stream(flags) as s:
         CUDA.cuLaunchHostFunc(s, hold, None)
         CUDA.cuMemsetD8Async(at, 7, 8, s)
@@ -59,7 +59,7 @@ def test_those_that_block_wait_for_the_legacy_stream(memory: int) -> None:
     held = threading.Event()
 
     def linger(_: object) -> None:
-        held.wait(5)
+        held.wait(20)
         time.sleep(0.02)
 
     hold = HostFunction(linger)

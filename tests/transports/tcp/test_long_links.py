@@ -21,7 +21,7 @@ from hocket.system.namespaces.hosts import on, refusal
 WHY_NOT = refusal("100mbit")
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "")
 CALLS = """
-import faulthandler, resource, time
+import faulthandler, itertools, os, resource, time
 faulthandler.dump_traceback_later({seconds}, exit=True)
 import numpy as np, hocket
 if {files}:
@@ -29,14 +29,17 @@ if {files}:
 with hocket.init(timeout=60) as comm:
     x = np.empty({nbytes} // 4, np.float32)
     print("ready", flush=True)
-    for i in range({calls}):
+    for i in itertools.count():
         x[:] = np.arange(len(x)) % 8191 + comm.rank
+        last = i + 1 >= {calls} and (not {until!r} or all(comm.allgather_object(os.path.exists({until!r}))))
         comm.barrier()
         began = time.monotonic()
         comm.allreduce(x)
         took = time.monotonic() - began
         assert (x == 2 * (np.arange(len(x)) % 8191) + 1).all(), i
         print("took", took, flush=True)
+        if last:
+            break
     comm.barrier()
     print(next(line for line in comm.explain().splitlines() if line.startswith(f"  rank {{1 - comm.rank}}: ")))
     print(comm.explain("allreduce", x.nbytes))
@@ -86,11 +89,14 @@ class Ranks:
 
 @contextlib.contextmanager
 def job(
-    link: Wire, calls: int, nbytes: int, cables: int = 1, control: str = "", files: int = 0, seconds: int = 60,
-    **env: str,
+    link: Wire, calls: int, nbytes: int, cables: int = 1, control: str = "", files: int = 0, seconds: int = 100,
+    until: str = "", **env: str,
 ) -> Iterator[tuple[list[str], Ranks]]:
-    """A rank that takes longer than `seconds` ends, and prints where it was."""
-    source = CALLS.format(calls=calls, nbytes=nbytes, files=files, seconds=seconds)
+    """A rank that takes longer than `seconds` ends, and prints where it was.
+
+    `until`: a file; calls go on until it is there, and then there is one more.
+    """
+    source = CALLS.format(calls=calls, nbytes=nbytes, files=files, seconds=seconds, until=until)
     with tempfile.TemporaryDirectory(prefix="wire-") as folder, bed(link, cables, control) as names:
         ranks = Ranks(names, pathlib.Path(folder), source, env)
         try:
@@ -103,13 +109,15 @@ def times(out: str) -> list[float]:
     return [float(line.split()[1]) for line in out.splitlines() if line.startswith("took")]
 
 
-def test_a_cable_that_is_pulled_in_the_middle_of_a_call() -> None:
+def test_a_cable_that_is_pulled_in_the_middle_of_a_call(tmp_path: pathlib.Path) -> None:
     """Both carry the call; then the other one does, and says so.  It is the one that the job met over."""
     env = {"HOCKET_PATHS": "w0,w1", "HOCKET_LOST_AFTER": "15"}
-    with job(Wire("200mbit", 0.003), 5, 12_000_000, cables=2, **env) as (names, ranks):
+    pulled = tmp_path / "pulled"
+    with job(Wire("200mbit", 0.003), 5, 12_000_000, cables=2, until=str(pulled), **env) as (names, ranks):
         ranks.until("took")
         time.sleep(0.1)
         down(names[0], 0)
+        pulled.touch()
         ends = ranks.ended()
     for out, err in ends:
         assert "11.4 MiB: one_shot, the built-in table, for long links" in out, out
@@ -122,7 +130,7 @@ def test_an_interface_that_is_not_there_and_too_few_descriptors_are_told_and_the
     with job(Wire("1gbit", 0.002), 1, 4_000_000, files=72, **env) as (names, ranks):
         left = subprocess.Popen(["ip", "netns", "exec", names[0], "sleep", "99"])
         ends = ranks.ended()
-    assert left.wait(5) == -signal.SIGKILL  # the bed ends what a launcher would leave
+    assert left.wait(60) == -signal.SIGKILL  # the bed ends what a launcher would leave
     for _, err in ends:
         assert "'w7' is not an interface of this machine; its interfaces: lo, w0" in err, err
         assert "no congestion control 'pigeon'; it has " in err and "instead of 16 streams" in err, err
