@@ -286,7 +286,7 @@ def test_a_mistake_is_a_fault_and_is_shown(kind: type[Pipe], words: str, caplog:
         return end.send(laws.data(9))
 
     def recv(end: ends.End) -> list[str]:
-        return [end.recv(9, timeout=0.5)[0] for _ in range(2)]
+        return [end.recv(9, timeout=0.5 if kind is Nothing else 30)[0] for _ in range(2)]
 
     sent, came = ends.both(lambda: reference(kind), send, recv)
     assert "fault" in (sent, *came)

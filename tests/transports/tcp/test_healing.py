@@ -144,10 +144,10 @@ paths.dial = breaks_at_once
 with hocket.init(transport="tcp") as comm:
     two = comm.split(comm.rank // 2)
     two.allreduce(np.ones(1))
-    comm.barrier()
-    if comm.rank == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
     try:
+        comm.barrier()
+        if comm.rank == 2:  # others may be in that barrier yet
+            os.kill(os.getpid(), signal.SIGKILL)
         comm.barrier()
     except hocket.PeerLostError as error:
         assert error.ranks == (2,), error
@@ -155,6 +155,10 @@ with hocket.init(transport="tcp") as comm:
         for relay in list(cutting.relays):
             relay.cut()
         assert (two.allreduce(np.ones(100_000), timeout=60) == 2).all()
+    done = os.path.join(os.path.dirname(__file__), "done-")
+    open(done + str(comm.rank), "w").close()
+    while not all(os.path.exists(done + str(rank)) for rank in (0, 1)):  # who stays can send again what was cut off
+        time.sleep(0.01)
 """
 
 
