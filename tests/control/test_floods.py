@@ -70,7 +70,7 @@ comm.close()
 
 
 def quickest(turn: Callable[[pathlib.Path], tuple[float, Any]], where: pathlib.Path) -> Any:
-    """What a turn tells beside its seconds, of three that one in which they were few: any machine may stop for some."""
+    """The words of the first turn of three whose seconds are few: any machine may stop for some."""
     for name in "abc":
         (where / name).mkdir()
         seconds, told = turn(where / name)

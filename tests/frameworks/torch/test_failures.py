@@ -12,15 +12,16 @@ import pytest
 
 import hocket
 from hocket import errors
+from support.faulty import wait_for
 from support.torch_ranks import facts, job, run
 
 KILLED = """
 start()
 x = torch.ones(1000)
 dist.all_reduce(x)
+open(f"{{os.environ['PLACE']}} is left by {{rank}}", "w").close()
 if rank == 1:
-    say(pid=os.getpid())
-    time.sleep(60)
+    time.sleep(100)
 try:
     {call}
 except Exception as error:
@@ -43,8 +44,7 @@ CALLS = {
 )
 def test_a_killed_rank(name: str, tmp_path: pathlib.Path) -> None:
     with job(3, KILLED.format(call=CALLS[name]), tmp_path) as run:
-        line = run.processes[1].stdout.readline()  # type: ignore[union-attr]
-        assert "pid" in line
+        wait_for(lambda: all((tmp_path / f"store is left by {rank}").exists() for rank in range(3)))
         time.sleep(0.2)
         run.signal(1, signal.SIGKILL)
         ends = run.wait(90)

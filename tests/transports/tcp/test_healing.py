@@ -75,9 +75,13 @@ from support import cutting      # it patches modules
 cutting.enter()
 comm = hocket.init(transport="tcp", timeout=60)
 comm.barrier()
+behind = os.path.join(os.path.dirname(__file__), "behind the barrier")
 if comm.rank == 1:
+    while not os.path.exists(behind):
+        time.sleep(0.01)
     time.sleep(0.2)
     os.abort()
+open(behind, "w").close()
 began = time.monotonic()
 try:
     comm.allreduce(np.ones(300_000))
