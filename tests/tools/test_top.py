@@ -101,12 +101,12 @@ def test_the_rank_that_hangs_is_named(kind: str, tmp_path: Path) -> None:
 
 
 def _when_others_wait(name: str, pids: list[int], state: str) -> top.Jobs:
-    """Look until ranks 0 and 2 of the job are inside a call and some rank is in this state, or for 30 s."""
+    """Look until ranks 0 and 2 of the job wait inside a call and some rank is in this state, or for 30 s."""
     until = time.monotonic() + 30
     while True:
         looked = top.look(pids)
         rows = looked.jobs.get(name, [])
-        there = sum(any(one.inside for one in row.standings) for row in rows) > 1
+        there = sum(any(one.inside and one.waits_for for one in row.standings) for row in rows) > 1
         if there and any(state in row.state for row in rows) or time.monotonic() > until:
             return looked
         time.sleep(0.05)
