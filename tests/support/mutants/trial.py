@@ -14,8 +14,11 @@ from typing import NamedTuple
 
 from support.mutants.tree import Tree
 from support.mutants.trial_plugin import ORDER
+from support.pace import pace
 from support.running.record import Record
 
+PACE = pace()
+"""Seconds here for one of the seconds below, which are of the machine whose times the record has."""
 LIMIT = 60.0
 """Seconds of all trials of a mutant."""
 HANGS = {"quick": 20, "slow": 20, "more": 60}
@@ -70,7 +73,7 @@ class Trials:
             began = time.monotonic()
             with self.tree.changed(changed):
                 code, failed = self._pytest(names, stage, limit)
-            self._spent += time.monotonic() - began
+            self._spent += (time.monotonic() - began) / PACE
             if code in (PASSED, NOTHING):
                 return ""
             if not failed:
@@ -128,12 +131,13 @@ class Trials:
         env = {**os.environ, ORDER: str(order)}
         for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
             env.pop(name, None)
-        words = ["-m", "pytest", "-p", "no:cacheprovider", "-x", f"--workers={WORKERS}", f"--timeout={HANGS[stage]}"]
+        hangs = HANGS[stage] * PACE
+        words = ["-m", "pytest", "-p", "no:cacheprovider", "-x", f"--workers={WORKERS}", f"--timeout={hangs:.0f}"]
         command = [self.tree.root / ".venv/bin/python", *words, *OPTIONS[stage], *names]
         with open(self.tree.root / "build/trial.log", "w") as log:
             run = subprocess.Popen(command, cwd=self.tree.root, env=env, stdout=log, stderr=log, start_new_session=True)
             try:
-                code: int | None = run.wait(limit)
+                code: int | None = run.wait(limit * PACE)
             except subprocess.TimeoutExpired:
                 code = None
             finally:
