@@ -1,10 +1,11 @@
-"""Allreduce of two builds of hocket between two hosts in network namespaces, in turns: a change beside what was before.
+"""Allreduce of two builds of hocket, in turns: a change beside what was before.
 
-    python -m hocket.lab.builds OLD [--blocks 5] [--seconds 0.3] [--bytes 8,65536,1048576,16777216]
+    python -m hocket.lab.builds OLD [--blocks 5] [--seconds 0.3] [--bytes 8,65536,1048576,16777216] [--shm]
 
+Two ranks are on two hosts, which are network namespaces; with `--shm` they are on this one.
 OLD: another checkout, that is built in its own .venv.  Each block runs both builds, in turns; a line has the medians,
 their ratio, and how far the old build's own blocks are apart.  Arrays are summed `in` place, or into others (`out`).
-Needs root.
+Hosts need root.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ def rank(sizes: list[int], seconds: float) -> None:
 
 def measured(checkout: pathlib.Path, options: argparse.Namespace) -> dict[str, float]:
     folder = checkout / ".venv" / "bin"
-    words = [str(folder / "hocket"), "run", "--hosts", "2", "-n", "2", str(folder / "python")]
+    hosts = [] if options.shm else ["--hosts", "2"]
+    words = [str(folder / "hocket"), "run", *hosts, "-n", "2", str(folder / "python")]
     words += [os.path.abspath(__file__), "--rank", "--bytes", options.bytes, "--seconds", str(options.seconds)]
-    env = {**os.environ, "HOCKET_TRANSPORT": "tcp", "PYTHONSAFEPATH": "1"}
+    env = {**os.environ, "HOCKET_TRANSPORT": "shm" if options.shm else "tcp", "PYTHONSAFEPATH": "1"}
     done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=PATIENCE, cwd="/")
     found = [line.partition(MARK)[2] for line in done.stdout.splitlines() if MARK in line]
     if not found:
@@ -71,6 +73,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--bytes", default=SIZES)
+    parser.add_argument("--shm", action="store_true")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
