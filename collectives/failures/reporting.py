@@ -240,7 +240,9 @@ class Reporter:
         if renews:
             self._heard.wait(RENEWS_WAIT)
         if (verdict := self.state.verdict) is not None:
-            raise wording.build(verdict, self.group, self.world.rank, account["call"], self.closed)
+            error = wording.build(verdict, self.group, self.world.rank, account["call"], self.closed)
+            self._told = self._seen(error, verdict, account["call"])
+            raise self._told
         self._report(LEFT, RENEWS if renews else HAS_LEFT, account, left=left)
         text = wording.renewing if renews else partial(wording.lost, how=HAS_LEFT)
         error = self._seen(text(left, group=self.group, me=self.world.rank, call=account["call"]))
