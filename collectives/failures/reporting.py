@@ -240,8 +240,8 @@ class Reporter:
         if renews:
             self._heard.wait(RENEWS_WAIT)
         if (verdict := self.state.verdict) is not None:
-            error = wording.build(verdict, self.group, self.world.rank, account["call"], self.closed)
-            self._told = self._seen(error, verdict, account["call"])
+            built = wording.build(verdict, self.group, self.world.rank, account["call"], self.closed)
+            self._told = self._seen(built, verdict, account["call"])
             raise self._told
         self._report(LEFT, RENEWS if renews else HAS_LEFT, account, left=left)
         text = wording.renewing if renews else partial(wording.lost, how=HAS_LEFT)
