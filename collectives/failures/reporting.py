@@ -194,8 +194,11 @@ class Reporter:
         heard = self._heard.wait(VERDICT_WAIT)
         verdict = (self.state.verdict if heard else None) or self._alone(code, self.world_ranks[culprit], seq, account)
         call = account["call"]
-        error = self._seen(wording.build(verdict, self.group, self.world.rank, call, self.closed), verdict, call)
-        self._told = error
+        self._tell(wording.build(verdict, self.group, self.world.rank, call, self.closed), verdict, call)
+
+    def _tell(self, error: BaseException, verdict: Verdict | Lost | None = None, call: str = "") -> NoReturn:
+        """Raise this as it is told from now on; it ended the communicator, if nothing did before."""
+        self._told = error = self._seen(error, verdict, call)
         self.abort(error)
         raise error
 
@@ -240,15 +243,11 @@ class Reporter:
         if renews:
             self._heard.wait(RENEWS_WAIT)
         if (verdict := self.state.verdict) is not None:
-            built = wording.build(verdict, self.group, self.world.rank, account["call"], self.closed)
-            self._told = self._seen(built, verdict, account["call"])
-            raise self._told
+            told = wording.build(verdict, self.group, self.world.rank, account["call"], self.closed)
+            self._tell(told, verdict, account["call"])
         self._report(LEFT, RENEWS if renews else HAS_LEFT, account, left=left)
         text = wording.renewing if renews else partial(wording.lost, how=HAS_LEFT)
-        error = self._seen(text(left, group=self.group, me=self.world.rank, call=account["call"]))
-        self._told = error
-        self.abort(error)
-        raise error
+        self._tell(text(left, group=self.group, me=self.world.rank, call=account["call"]))
 
     def _report(
         self, kind: Kind, text: str, account: Account, seq: int | None = None, first: int = 0,

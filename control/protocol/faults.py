@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hocket.control.protocol.membership import Gone
 from hocket.control.protocol.messages import Account, Answer, Fault, Kind, Message, Stop, Stuck, Verdict
 
-GATHER = 1.0  # seconds in which a rank says what it was doing: a busy machine takes half of one
+GATHER = 1.0  # seconds in which a rank says what it was doing; with 0.4, one of a busy machine came too late
 NO_ANSWER: Account = {"state": "no answer"}
 LEFT: Kind = "left"
 """The kind of a fault that only concerns ranks that wait for the reporter, which needed a rank that has left."""

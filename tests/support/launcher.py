@@ -34,7 +34,7 @@ for turn in range(2):
         print(f"<{comm.rank} {comm.size} {comm.allreduce(np.ones(3))[0]} {comm.host}>", flush=True)
         assert "the process manager (%s)" in comm.explain(), comm.explain()
 """
-"""A program of ranks whose launcher, which fills the gap, tells them where they are."""
+"""A program of ranks that meet through a process manager; its name fills the gap."""
 
 
 def state(pid):

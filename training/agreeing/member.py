@@ -217,7 +217,7 @@ class Submitter:
             self._carry_out_all()
 
     def _help(self) -> None:
-        """Another rank was heard: carry out what is small at once, and leave the rest to the thread."""
+        """Orders may have come: carry out what is small at once, and leave the rest to the thread."""
         if not self._orders:
             return
         names = [name for order in list(self._orders) for name in order.names]

@@ -23,8 +23,8 @@ JOIN, LEAVE = "join", "leave"
 class Negotiator:
     """`up` carries messages to rank 0, `down` orders from it; both None where this is the only rank.
 
-    `own`: takes the orders for rank 0 itself, and returns at once.  `heard`: called when there are some that no
-    call of rank 0 has brought: after another rank was heard, or has not come for too long.  `failed`: told if other
+    `own`: takes the orders for rank 0 itself, and returns at once.  `heard`: called when rank 0 may have orders that
+    none of its own calls brought: another rank was heard, or tensors have waited too long.  `failed`: told if other
     ranks cannot be heard any more.
     """
 
@@ -62,7 +62,7 @@ class Negotiator:
         """These tensors have waited too long."""
         with self._lock:
             self._tell(self.agreement.give_up(names, why))
-        self._heard()  # this rank's own, which no other rank may have anything to say to
+        self._heard()  # rank 0 has this order too, and perhaps no other rank says anything
 
     def _tell(self, orders: list[Order]) -> None:
         """Send orders, in the same order to all ranks."""
