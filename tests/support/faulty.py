@@ -132,12 +132,14 @@ def count(before: Mapping[str, Any] | None = None, seconds: float = 20.0) -> dic
     """The holdings of this process: numbers that must not grow.
 
     A connection that was let go is closed when the other end has let go too, which may be after this rank's last call.
-    So a count that follows one `before` waits for its descriptors to be as few.
+    So a count that follows one `before` waits for its descriptors to be as few, and counts in that look: strangers in
+    the kernel's queue still come and go, while what is lost is in every look.
     """
-    until = time.monotonic() + seconds
-    while before and len(descriptors()) > before["fds"] and time.monotonic() < until:
+    until, fds = time.monotonic() + seconds, len(descriptors())  # collects garbage first
+    while before and fds > before["fds"] and time.monotonic() < until:
         time.sleep(0.02)
-    fds, threads = len(descriptors()), _threads()  # collects garbage first
+        fds = len(descriptors())
+    threads = _threads()
     with open("/proc/self/maps") as maps, open("/proc/self/statm") as memory:
         mapped, pages = sum(1 for _ in maps), int(memory.read().split()[1])
     return {
