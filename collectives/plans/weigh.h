@@ -25,6 +25,7 @@ enum {
 typedef struct hk_weigh_times {
     uint32_t count;
     uint64_t ns, slowest; /* of all, and of one */
+    uint64_t before; /* what counted in the try before; 0: there was none */
 } hk_weigh_times;
 
 /* Of one plan on one rank. */
@@ -47,16 +48,21 @@ static inline uint32_t hk_weigh_length(const hk_weigh *w) {
     return hk_weigh_slots(w) + (w->count - 1) * (HK_WEIGH_FIRST + HK_WEIGH_TIMED);
 }
 
-/* A try has ended.  Is another way the fastest now?  Calls that are still under way, or broke off, change nothing. */
+/* A try has ended.  Is another way the fastest now?  Calls that are still under way, or broke off, change nothing.  What
+ * interrupts a rank for a millisecond makes all calls of a way slow; so the better of two tries counts. */
 static inline void hk_weigh_decide(hk_weigh *w) {
-    uint64_t least = HK_WEIGH_GAIN * (w->times[w->best].ns - w->times[w->best].slowest);
+    uint64_t takes[HK_WEIGH_WAYS];
     if (w->apart < HK_WEIGH_APART) w->apart *= 2;
     for (uint32_t i = 0; i < w->count; i++)
         if (w->times[i].count != HK_WEIGH_TIMED) return;
     for (uint32_t i = 0; i < w->count; i++) {
-        const uint64_t takes = 20 * (w->times[i].ns - w->times[i].slowest);
-        if (i != w->best && takes < least) w->best = i, least = takes;
+        const uint64_t now = w->times[i].ns - w->times[i].slowest, before = w->times[i].before;
+        takes[i] = before && before < now ? before : now;
+        w->times[i].before = now;
     }
+    uint64_t least = HK_WEIGH_GAIN * takes[w->best];
+    for (uint32_t i = 0; i < w->count; i++)
+        if (20 * takes[i] < least) w->best = i, least = 20 * takes[i];
 }
 
 /* By which of the ways do the messages of the next call go?  `timed`: does this call count in a try?  Behind a try is one
@@ -72,7 +78,7 @@ static inline uint32_t hk_weigh_next(hk_weigh *w, int *timed) {
     *timed = 0;
     if (turn < begin || at == length) return w->best;
     if (at == 0)
-        for (uint32_t i = 0; i < w->count; i++) w->times[i] = (hk_weigh_times){0, 0, 0};
+        for (uint32_t i = 0; i < w->count; i++) w->times[i] = (hk_weigh_times){0, 0, 0, w->times[i].before};
     if (at < slots) {
         *timed = at >= w->warm;
         return 0;
