@@ -118,8 +118,10 @@ def main() -> None:
     counts = shares({kind: SHARES[kind] for kind in kinds}, options.count)
     drawn = [each for kind in kinds for each in choice.of(kind, counts[kind])]
     random.Random(options.seed).shuffle(drawn)
-    ends_by, told, trials = time.monotonic() + 60 * options.minutes, [], Trials(Tree(COPY))
-    for number, candidates in enumerate(drawn, 1):
+    which = {"seed": options.seed, "count": options.count, "kinds": options.kinds}
+    tried, told = tried_before(which)
+    ends_by, trials = time.monotonic() + 60 * options.minutes, Trials(Tree(COPY))
+    for number, candidates in enumerate(drawn[tried:], tried + 1):
         if time.monotonic() > ends_by:
             print(f"stopped after {options.minutes:g} minutes: {len(drawn) - number + 1} mutants were not tried")
             break
@@ -131,8 +133,16 @@ def main() -> None:
                 place = f"{number}/{len(drawn)} {each.source}:{each.mutant.line}"
                 print(f"{place}: {verdict.stage} {verdict.by}, {verdict.seconds:.0f} s", flush=True)
                 break
-        RESULT.write_text(json.dumps({"seed": options.seed, "mutants": told}, indent=1))
+        RESULT.write_text(json.dumps({**which, "tried": number, "mutants": told}, indent=1))
     print(table(told))
+
+
+def tried_before(which: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
+    """How many of these mutants an earlier run has tried, and what came of them."""
+    kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    if which.items() <= kept.items():
+        return kept["tried"], kept["mutants"]
+    return 0, []
 
 
 def table(told: list[dict[str, Any]]) -> str:
