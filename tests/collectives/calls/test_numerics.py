@@ -54,6 +54,9 @@ def same_bits_everywhere(comm: Communicator) -> None:
                     f"allreduce of {count} {dtype} by {getattr(algorithm, 'doc', algorithm)}: "
                     f"{len(np.unique(all_of_them, axis=0))} different results over {comm.size} ranks, {REPEATS} runs"
                 )
+        zeros = np.copysign(np.float32(0), values(comm.rank, 300, "float32"))  # of equal ones the order decides, too
+        got = comm.allgather(comm.allreduce(zeros, "max", algorithm=algorithm).view(np.uint32)).reshape(comm.size, -1)
+        assert (got == got[0]).all(), f"max of zeros by {getattr(algorithm, 'doc', algorithm)}"
 
 
 @pytest.mark.parametrize(
