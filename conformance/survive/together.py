@@ -16,7 +16,7 @@ from hocket.conformance.jobs.elastic import KIND
 from hocket.conformance.jobs.trial import say
 from hocket.conformance.survive.life import EACH, ME, Fenced, Life, part
 from hocket.training.crew.crew import Crew
-from hocket.training.crew.machine import NOWHERE, Change, Says
+from hocket.training.crew.machine import NOWHERE, Attendance, Change
 from hocket.training.outer.members import Again
 
 LONG = 2 * EACH
@@ -63,7 +63,7 @@ class Together(Life):
         if os.environ.get("HOCKET_JOIN"):
             self.at("lobby")
             try:
-                comm = hocket.init(timeout=120, info=list(Says(0, NOWHERE, word=ME)))
+                comm = hocket.init(timeout=120, info=list(Attendance(0, NOWHERE, word=ME)))
             except hocket.PeerLostError as error:
                 raise Fenced(str(error)) from error
             time.sleep(LONG if os.environ.get(KIND) == "slow" else 0)

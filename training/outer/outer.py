@@ -99,7 +99,7 @@ class Outer(loop.Loop):
         if isinstance(self.crew, Fixed):
             self._agree(self.crew.comm)
         self._calls.mark(self.phi)
-        self._go_on(loop.Lost())
+        self._go_on(loop.Dropped())
 
     # ------------------------------------------------------------------------------------------ what users call
 
@@ -143,7 +143,7 @@ class Outer(loop.Loop):
                     with self._calls(self.phi), self.crew.attempt(self):
                         event = ACTS[type(act)](self, act)
                 except Again:
-                    event = loop.Lost()
+                    event = loop.Dropped()
                 self._exposed += time.perf_counter() - began
                 if isinstance(event, loop.Landed):
                     ended.append(self._report(event.flight))
@@ -156,13 +156,13 @@ class Outer(loop.Loop):
         self.crew.boundary(self)
         return loop.Met(getattr(self.crew, "words", ()))
 
-    def _come(self, act: loop.Come) -> loop.Here:
+    def _come(self, act: loop.Come) -> loop.Gathered:
         comm = self.crew.present()
         self._here = comm, comm if self._thread is None else self._apart(comm)
         words = getattr(self.crew, "words", None)
         if words is None:  # no crew, which has told it already
             words = comm.share(self.word, "finish()") if self._ends else []
-        return loop.Here(words)
+        return loop.Gathered(words)
 
     def _begin(self, act: loop.Begin) -> loop.Begun:
         """In this thread, or in the loop's own, so that the caller can go on."""

@@ -36,7 +36,7 @@ from hocket.training.outer import members
 Vectors = dict[str, Array]
 
 
-class Kept(NamedTuple):
+class StepShards(NamedTuple):
     """The shards of this rank and of another one at a step."""
 
     cut: str
@@ -72,7 +72,7 @@ class CrewShards:
         self.make, self.position, self.steps = make, 0, 0
         self.sharded: Any = None
         self._comm: Any = None
-        self._kept: list[Kept] = []
+        self._kept: list[StepShards] = []
         self._cut, self._of = "", 0
         self._copies: list[tuple[Vectors, Any]] = []
         """Memory for this rank's shards, and the plan that brings another's: of every other `keep`."""
@@ -149,7 +149,7 @@ class CrewShards:
             own[what][...] = vector
         other = {what: arrays[0] for what, arrays in plan().items()}
         found = [states.saved(sharded, sharded.inside.rank, own), states.saved(sharded, self._of, other)]
-        self._kept.append(Kept(self._cut, sharded.steps, sharded.inside.size, found))
+        self._kept.append(StepShards(self._cut, sharded.steps, sharded.inside.size, found))
         self._copies.reverse()
 
 

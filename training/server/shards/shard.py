@@ -136,7 +136,7 @@ class Shard:
         self.waiting = [pull for pull in self.waiting if pull.worker != gone.worker]
         return self._wake()
 
-    def _cut(self, _: say.Cut) -> Out:
+    def _cut(self, _: say.Unlinked) -> Out:
         if self.state != "alone":
             self.state = "asking"
         return []
@@ -299,7 +299,7 @@ class Shard:
             out.append((worker, answer))
         return out
 
-    def _kept(self, kept: say.Kept) -> Out:
+    def _kept(self, kept: say.Saved) -> Out:
         self.kept = dict(kept.applied)
         return []
 
@@ -362,8 +362,8 @@ class Shard:
 
 
 HANDLERS: dict[type, Callable[[Shard, Any], Out]] = {
-    say.Role: Shard._role, say.Gone: Shard._gone, say.Cut: Shard._cut, say.Linked: Shard._linked,
-    say.Kept: Shard._kept,
+    say.Role: Shard._role, say.Gone: Shard._gone, say.Unlinked: Shard._cut, say.Linked: Shard._linked,
+    say.Saved: Shard._kept,
     say.Hello: Shard._hello, Push: Shard._push, Pull: Shard._pull,
     say.At: Shard._at, say.Got: Shard._got, say.Applied: Shard._applied,
     say.Begin: Shard._begin, say.Item: Shard._item, say.Filled: Shard._filled, Forward: Shard._forward,

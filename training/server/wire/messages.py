@@ -190,7 +190,7 @@ class Gone(NamedTuple):
     worker: int
 
 
-class Cut(NamedTuple):
+class Unlinked(NamedTuple):
     """The link to the copy of this generation has ended."""
 
     generation: int
@@ -202,7 +202,7 @@ class Linked(NamedTuple):
     generation: int
 
 
-class Kept(NamedTuple):
+class Saved(NamedTuple):
     """A snapshot with these changes is on disk."""
 
     applied: Mapping[int, int]

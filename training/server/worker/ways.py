@@ -12,11 +12,11 @@ from hocket.training.server.shards.store import Change, What
 from hocket.training.server.wire.frames import ACK, ANSWER, framed, message
 from hocket.training.server.wire.link import Shared
 from hocket.training.server.wire.messages import OPEN, Push
-from hocket.training.server.worker.handles import Open, take_answer
+from hocket.training.server.worker.handles import OpenPart, take_answer
 from hocket.training.server.worker.outbox import Outbox
 
 log = logging.getLogger("hocket")
-NOBODY = Open(None, (0, 0), 0)
+NOBODY = OpenPart(None, (0, 0), 0)
 """Waits for a clock."""
 
 
@@ -28,7 +28,7 @@ class Way:
         self.link: Shared | None = None
         self.most = OPEN
         """Pushes and pulls that have not ended, at most: an equal part for each shard of a server."""
-        self.open: dict[int, Open] = {}
+        self.open: dict[int, OpenPart] = {}
         self.nbytes = 0
         """Bytes of what is open."""
         self.sending, self.state = threading.RLock(), threading.Lock()
@@ -42,16 +42,16 @@ class Way:
         """Are fewer pulls than `most`, and than half of the room, under way?"""
         return len(self.outbox.pulls) < min(most, max(1, self.most // 2))
 
-    def push(self, change: Change, entry: Open) -> None:
+    def push(self, change: Change, entry: OpenPart) -> None:
         self._begin(self.outbox.push, change, entry)
 
-    def pull(self, what: What, entry: Open, clock: int | None = None) -> None:
+    def pull(self, what: What, entry: OpenPart, clock: int | None = None) -> None:
         self._begin(self.outbox.pull, what, entry, clock)
 
     def tick(self, clock: int | None) -> None:
         self._begin(self.outbox.tick, clock, NOBODY)
 
-    def _begin(self, act: Callable[..., tuple[int, list[Any]]], what: Any, entry: Open, *more: Any) -> None:
+    def _begin(self, act: Callable[..., tuple[int, list[Any]]], what: Any, entry: OpenPart, *more: Any) -> None:
         """Send it if the shard has a head; else it goes out once there is one."""
         with self.sending:
             with self.state:
