@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hocket.control.handshake import Connection, prove
-from hocket.control.protocol.kept import Kept
+from hocket.control.protocol.kept import ResendQueue
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
 from hocket.system.machine import numeric, tcp_info, wish
@@ -133,7 +133,7 @@ class Once:
         return self._ready[key]
 
 
-class Link:
+class ControlLink:
     """Sends from any thread; calls `on_message(message)` and, once, `on_end(how)` on the reactor's thread.
 
     After `close` neither is called.  `start` begins reading.
@@ -146,7 +146,7 @@ class Link:
         """Bytes of a message that comes."""
         self._reactor, self._sock, self._open = reactor, sock, True
         self._in, self._out = bytearray(), bytearray()
-        self._kept: Kept[Packed] | None = None
+        self._kept: ResendQueue[Packed] | None = None
         self.on_break: Callable[[str, float], bool] = lambda how, silent: False
         """Called when the connection is broken: how, and for how many seconds the other host was silent.  Will there be
         another one (`again`, or `end`)?"""
@@ -171,7 +171,7 @@ class Link:
     def keep(self) -> None:
         """Keep what is sent until the other end, which does the same, has it.  Before anything is sent."""
         if self._sock.family != socket.AF_UNIX:
-            self._kept = Kept()
+            self._kept = ResendQueue()
 
     def again(self, sock: socket.socket) -> None:
         """Go on over another connection; on the reactor's thread."""

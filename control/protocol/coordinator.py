@@ -73,7 +73,7 @@ class Coordinator:
             return self.members.to_blame()
         return [rank for rank in range(self.size) if rank not in self._rounds.get(number, {})]
 
-    def _open(self, by: int, wanted: say.Open) -> Instructions:
+    def _open(self, by: int, wanted: say.OpenTransport) -> Instructions:
         """A rank wants a transport that the job has not opened: all ranks are to, once."""
         if wanted.transport not in self._opened:
             self._opened.add(wanted.transport)
@@ -151,6 +151,6 @@ class Coordinator:
 HANDLERS: dict[type, Callable[[Coordinator, int, Any], Instructions]] = {
     say.Join: Coordinator._join, say.Exchange: Coordinator._exchange, say.Who: Coordinator._who,
     say.Fault: Coordinator._fault, say.Stuck: Coordinator._stuck, say.Answer: Coordinator._answer,
-    say.Ask: Coordinator._ask, say.Told: Coordinator._told, say.Open: Coordinator._open,
+    say.Ask: Coordinator._ask, say.Told: Coordinator._told, say.OpenTransport: Coordinator._open,
     say.Goodbye: Coordinator._goodbye, say.Ended: Coordinator._ended, Timer: Coordinator._timer,
 }  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 from hocket.control import link
 from hocket.control.dial import dial
 from hocket.control.handshake import AuthError, Client, Connection, Hello, Server
-from hocket.control.link import ALTERED, ENDED, LENGTH, NONSENSE, PROOF, Link
+from hocket.control.link import ALTERED, ENDED, LENGTH, NONSENSE, PROOF, ControlLink
 from hocket.control.links import Links
 from hocket.control.listener import Listener
 from hocket.control.protocol import messages as say
@@ -47,9 +47,9 @@ def sides(key: bytes = KEY) -> tuple[Client, Server]:
 
 def test_the_shortest_round_trip(reactor: Reactor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as made:
-        assert 0 < Link(reactor, made).round_trip < 0.1
+        assert 0 < ControlLink(reactor, made).round_trip < 0.1
     pair = socket.socketpair()
-    assert Link(reactor, pair[0]).round_trip == 0.0
+    assert ControlLink(reactor, pair[0]).round_trip == 0.0
     for each in pair:
         each.close()
 
@@ -60,7 +60,7 @@ class Ears:
     def __init__(self, reactor: Reactor, sock: socket.socket) -> None:
         self.heard: list[link.Message] = []
         self.ended: list[str] = []
-        self.link = Link(reactor, sock)
+        self.link = ControlLink(reactor, sock)
         self.link.on_message, self.link.on_end = self.heard.append, self.ended.append
         reactor.soon(self.link.start)
 
@@ -69,7 +69,7 @@ def spoken(reactor: Reactor, side: Client | Server, said: list[link.Message]) ->
     """The frames that a link of this side writes."""
     ours, theirs = socket.socketpair()
     with theirs:
-        link = Link(reactor, Connection.of(ours, side))
+        link = ControlLink(reactor, Connection.of(ours, side))
         for message in said:
             link.send(message)
         link.close()
@@ -257,7 +257,7 @@ def test_a_member_that_talks_nonsense_disturbs_nobody(joined: bool, reactor: Rea
     with coordinator_of(reactor, 3) as (links, listener):
         honest = member(reactor, listener, 2, 3)
         for words in HOSTILE:
-            hostile = Link(reactor, dial(listener.address, KEY, Hello(1, PURPOSE, "job"), 30))
+            hostile = ControlLink(reactor, dial(listener.address, KEY, Hello(1, PURPOSE, "job"), 30))
             if joined:
                 hostile.send(say.pack(say.Join(1, 3)))
             hostile.post(link.Packed(words, hashlib.sha256(words).digest()))

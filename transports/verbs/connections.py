@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hocket.control.dial import connect
-from hocket.control.link import Link, Message
+from hocket.control.link import ControlLink, Message
 from hocket.errors import TransportError
 from hocket.transports.verbs.channels import Reader, Writer
 from hocket.transports.verbs.device import Device
@@ -33,10 +33,10 @@ class Incoming:
 
     def __init__(self, device: Device) -> None:
         self.reader = Reader(device)
-        self.link: Link | None = None
+        self.link: ControlLink | None = None
         self._lock = threading.Lock()
 
-    def attach(self, link: Link, path: Path, offer: dict[str, Any]) -> dict[str, Any]:
+    def attach(self, link: ControlLink, path: Path, offer: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             answer = self.reader.attach(path, offer)
             self.link = link
@@ -57,7 +57,7 @@ class Arrival:
     ) -> None:
         self.transport, self.find, self.passing = transport, find, passing
         self.incoming: Incoming | None = None
-        self.link = Link(transport.context.reactor, sock)
+        self.link = ControlLink(transport.context.reactor, sock)
         self.link.on_message, self.link.on_end = self._answer, self._ended
         self.link.start()
 
@@ -92,7 +92,7 @@ class Outgoing:
         self._changed = threading.Event()
         self._said: Message | None = None
         self._ended_how = ""
-        self.link = Link(me.reactor, sock)
+        self.link = ControlLink(me.reactor, sock)
         self.link.on_message, self.link.on_end = self._hear, self._ended
         self.writer = Writer(transport.device, QUEUE_PAIRS)
         try:

@@ -18,7 +18,7 @@ from hocket.control.elastic.lobby import Asks
 from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.proving import Identity, times
 from hocket.control.elastic.reaching import LOBBY, PEER, Own, address_of, reach
-from hocket.control.link import Link
+from hocket.control.link import ControlLink
 from hocket.control.protocol.generations import Generation, Leaves
 from hocket.control.protocol.messages import pack
 from hocket.control.protocol.seats import Seat, makes_sense, uid_of
@@ -35,7 +35,7 @@ from hocket.control.elastic.entering import enter
 from hocket.control.elastic.lobby import Enter
 from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.reaching import LOBBY, PEER, Own, address_of, reach
-from hocket.control.link import Link
+from hocket.control.link import ControlLink
 from hocket.control.protocol.generations import Dead, Leaves
 from hocket.control.protocol.messages import pack
 from hocket.control.reactor import Reactor
@@ -47,7 +47,7 @@ def come(**lies):
     mesh.seat = mesh.seat._replace(**lies)
     return mesh, enter(mesh, lambda: doors, 10.0)
 def say(own, address, purpose, *words):
-    link = Link(reactor, reach(own, address, purpose, 2.0))
+    link = ControlLink(reactor, reach(own, address, purpose, 2.0))
     reactor.soon(link.start)
     for word in words:
         link.send(pack(word))
@@ -129,7 +129,7 @@ told(comm, links=len(comm.world.elastic.mesh._links))
 mesh, admitted = come()
 inside, (other, target) = own._replace(job=admitted.job), admitted.seats[:2]
 def proven(seat, word):
-    link = Link(reactor, reach(inside, address_of(seat.addresses[0]), PEER, 30.0))
+    link = ControlLink(reactor, reach(inside, address_of(seat.addresses[0]), PEER, 30.0))
     reactor.soon(link.start)
     link.send(pack(Iam(mesh.uid, mesh._identity.proof(seat.public, mesh.uid, seat.uid, link.key))))
     link.send(pack(word))
@@ -218,7 +218,7 @@ from hocket.control.protocol.seats import Seat
 _, admitted = come()
 for target in admitted.seats[:2]:
     heard = []
-    link = Link(reactor, reach(own, doors[0], LOBBY, 30.0))
+    link = ControlLink(reactor, reach(own, doors[0], LOBBY, 30.0))
     link.on_message, link.on_end = heard.append, lambda how: heard.append(how)
     reactor.soon(link.start)
     link.send(pack(Enter(Seat(target.uid, [["tcp", "127.0.0.1", 1]], "no host", 1, 1))))
@@ -276,15 +276,15 @@ def test_a_members_first_connection_is_proven() -> None:
         here, public = address_of(first.seat.addresses[0]), first.seat.public
         ended: list[str] = []
 
-        def comes(proof: Callable[[Link], str]) -> None:
-            link = Link(reactor, reach(own, here, PEER, 30.0))
+        def comes(proof: Callable[[ControlLink], str]) -> None:
+            link = ControlLink(reactor, reach(own, here, PEER, 30.0))
             link.on_end = ended.append
             reactor.soon(link.start)
             link.send(pack(Iam(second.uid, proof(link))))
             link.send(pack(Leaves()))
 
         overheard = second._identity.proof(public, second.uid, first.uid, b"another connection")
-        wrong: list[Callable[[Link], str]] = [
+        wrong: list[Callable[[ControlLink], str]] = [
             lambda link: "", lambda link: "a key", lambda link: "\ud800", lambda link: overheard,
             lambda link: liar._identity.proof(public, second.uid, first.uid, link.key),
             lambda link: second._identity.proof(public, first.uid, second.uid, link.key),
@@ -312,7 +312,8 @@ def test_a_word_behind_the_last_one_is_not_heard(caplog: pytest.LogCaptureFixtur
     mesh = Mesh(reactor, own)
     try:
         mesh.begin(Generation(0, [mesh.seat], mesh.uid), met=0)
-        link, heard, over = Link(reactor, reach(own, address_of(mesh.seat.addresses[0]), LOBBY, 30.0)), [], Event()
+        link = ControlLink(reactor, reach(own, address_of(mesh.seat.addresses[0]), LOBBY, 30.0))
+        heard, over = [], Event()
         link.on_message, link.on_end = heard.append, lambda how: over.set()
         reactor.soon(link.start)
         reactor.soon(lambda: [link.send(pack(Asks())) for _ in range(2)])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from hocket.conformance.ends import End, Side
 from hocket.control.handshake import HELLO, NONCE, PROOF, START, AuthError, Client, Hello, Server, prove
-from hocket.control.link import ENDED, LENGTH, LIMIT, Link, Message
+from hocket.control.link import ENDED, LENGTH, LIMIT, ControlLink, Message
 from hocket.control.reactor import Reactor
 from hocket.transports.tcp.stream import SocketStreams
 from support import headers, jobs
@@ -166,7 +166,7 @@ def ends_after(
 ) -> tuple[str | None, list[Message]]:
     """The end of a link that reads `data` (None: it did not), and what it understood."""
     ours, theirs = socket.socketpair()
-    link, heard, end, over = Link(reactor, ours), [], [], threading.Event()
+    link, heard, end, over = ControlLink(reactor, ours), [], [], threading.Event()
     link.on_message = heard.append
     link.on_end = lambda how: (end.append(how), over.set())
     reactor.soon(link.start)
