@@ -20,7 +20,7 @@ from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all, parke
 from hocket.compression.memory import Array, all_taken, copied, empty, squared, taken, zeros
 from hocket.compression.method import Averaged, Method, check_place, single
 from hocket.compression.residuals import Residuals, near, owing, spoilt, sums
-from hocket.compression.step import Outcome, Step, of_two, on_gpu
+from hocket.compression.step import Step, StepResult, of_two, on_gpu
 from hocket.errors import ArgumentError
 from hocket.extending import InOrder, at_once, in_order, on_host, place
 
@@ -270,7 +270,7 @@ class Compressor:
         """Keep what a call leaves, or give it to the step; nothing, and a result of NaN, if that is not finite."""
         whole = math.isfinite(squared(result)) if averaged.finite is None else averaged.finite
         owed, left_square = (left, 0.0) if self.feedback else (None, squared(left))
-        outcome = Outcome(entry, result, whole, averaged.kept, lr, square, owed, left_square)
+        outcome = StepResult(entry, result, whole, averaged.kept, lr, square, owed, left_square)
         if not whole:
             result[...] = np.nan
         if self._step:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.memory import Array, fetched
-from hocket.compression.method import Kept
+from hocket.compression.method import MethodState
 from hocket.errors import ArgumentError
 
 STATE = {"method", "size", "entries"}
@@ -62,7 +62,7 @@ class Entry:
     """The vector that this rank still has to send."""
     lr: float | None = None
     steps: int = 0
-    kept: Kept = field(default_factory=dict)
+    kept: MethodState = field(default_factory=dict)
     stats: Stats = Stats()
     square: Any = None
     """The square of the length of what the last call had to send; None: the error is known."""
@@ -81,7 +81,7 @@ class Entry:
         }  # fmt: skip
 
 
-def parked(kept: Kept) -> Kept:
+def parked(kept: MethodState) -> MethodState:
     """The same in host memory, which waits for a GPU."""
     return {name: fetched(each) for name, each in kept.items()}
 

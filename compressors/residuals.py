@@ -12,7 +12,7 @@ from hocket.arguments import choices
 from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry
 from hocket.compression.memory import Array, empty, moved, namespace, size, squared
-from hocket.compression.method import CHUNK, Kept, chunks
+from hocket.compression.method import CHUNK, MethodState, chunks
 from hocket.errors import ArgumentError
 from hocket.extending import on_host
 
@@ -99,7 +99,7 @@ def sums(new: Bucket, owed: Bucket | None, factors: Sequence[float], into: Bucke
     return squared(into.flat)
 
 
-def near(kept: Kept, like: Array) -> Kept:
+def near(kept: MethodState, like: Array) -> MethodState:
     """The floats that a method keeps, where `like` lies: they may come from a checkpoint."""
     return {
         name: moved(each, like) if on_host(each) and each.dtype.kind == "f" else each for name, each in kept.items()

@@ -13,18 +13,18 @@ import numpy as np
 from hocket.compression.bucket import Bucket
 from hocket.compression.entries import Entry, parked
 from hocket.compression.memory import Array, chosen, fetched, finite, squared
-from hocket.compression.method import Averaged, Kept
+from hocket.compression.method import Averaged, MethodState
 from hocket.extending import InOrder, in_order, on_host
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """The effect of a call on one key's vector, and what it leaves if it counts."""
 
     entry: Entry
     result: Array
     finite: bool
     """The same on all ranks."""
-    kept: Kept
+    kept: MethodState
     lr: float | None
     square: float
     left: Array | None
@@ -58,7 +58,7 @@ class OnGpu(NamedTuple):
     entries: Sequence[Entry]
     results: Sequence[Array]
     finite: Any
-    kepts: Sequence[Kept]
+    kepts: Sequence[MethodState]
     ratios: Sequence[float]
     """By which the learning rates' change multiplies what stays."""
     owed: Bucket
@@ -93,12 +93,12 @@ class OnGpu(NamedTuple):
             entry.residual, entry.spare = part, owed
 
 
-def of_two(result: Array, kept: Kept, before: Kept) -> Kept:
+def of_two(result: Array, kept: MethodState, before: MethodState) -> MethodState:
     """The state after a call on a GPU: `kept`, where its result is finite, else `before`."""
     return _of_two(finite(result), kept, before)
 
 
-def _of_two(counts: Any, kept: Kept, before: Kept) -> Kept:
+def _of_two(counts: Any, kept: MethodState, before: MethodState) -> MethodState:
     return {
         name: each if on_host(each) else chosen(counts, each, before.get(name, 0.0)) for name, each in kept.items()
     }
@@ -124,7 +124,7 @@ class Step:
 
     def __init__(self, order: InOrder) -> None:
         self._calls, self.over = order, False
-        self._outcomes: list[Outcome | OnGpu] = []
+        self._outcomes: list[StepResult | OnGpu] = []
         self._entries: set[int] = set()  # their ids
 
     def __enter__(self) -> Step:
@@ -139,7 +139,7 @@ class Step:
     def __contains__(self, entry: Entry) -> bool:
         return id(entry) in self._entries
 
-    def add(self, outcome: Outcome | OnGpu, *entries: Entry) -> None:
+    def add(self, outcome: StepResult | OnGpu, *entries: Entry) -> None:
         """Add the outcome of a call that has just been made."""
         self._outcomes.append(outcome)
         self._entries.update(map(id, entries))
