@@ -30,7 +30,7 @@ FULL = 0.5
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankTimes:
     """Where one rank's time went, seconds."""
 
     rank: int
@@ -97,7 +97,7 @@ class Findings:
 
     timeline: Timeline
     seconds: float
-    ranks: list[Rank]
+    ranks: list[RankTimes]
     calls: list[Calls]
     links: list[Direction]
     blame: Blame
@@ -177,7 +177,7 @@ def union(rows: Rows) -> float:
     return float(ends[0] - rows["begin"][0] + rest) / 1e9
 
 
-def _ranks(timeline: Timeline) -> list[Rank]:
+def _ranks(timeline: Timeline) -> list[RankTimes]:
     groups = {name: timeline.of(name) for name in (Group.CALLS, Group.UNTIMED, Group.WAITS, Group.ROOM, Group.KERNELS)}
     of = {name: timeline.ranks(rows) for name, rows in groups.items()}
     late = timeline.queued(groups[Group.CALLS])
@@ -190,7 +190,7 @@ def _ranks(timeline: Timeline) -> list[Rank]:
         own = facts.get(str(rank)) if isinstance(facts, dict) else None
         lost = own.get("lost") if isinstance(own, dict) else 0
         ranks.append(
-            Rank(
+            RankTimes(
                 rank, hosts[rank], span, len(calls) + len(mine[Group.UNTIMED]), union(calls), union(waits),
                 union(mine[Group.KERNELS]), union(queued), lost if isinstance(lost, int) else 0,
             )

@@ -31,7 +31,7 @@ MOST_MARKS = 8
 """Names of marks that are shown of a rank: the latest."""
 
 
-class Rank(NamedTuple):
+class RankRow(NamedTuple):
     """One rank."""
 
     rank: int
@@ -50,7 +50,7 @@ class Rank(NamedTuple):
 class Jobs(NamedTuple):
     """The jobs to show."""
 
-    jobs: dict[str, list[Rank]]
+    jobs: dict[str, list[RankRow]]
     """By the job's id; ranks in order."""
     held_up_by: dict[str, list[int]]
     unseen: list[int]
@@ -70,7 +70,7 @@ class Jobs(NamedTuple):
         return self._replace(jobs=wanted, closed=closed, unseen=self.unseen if which is None else [])
 
 
-def ended(row: Rank) -> bool:
+def ended(row: RankRow) -> bool:
     """Has it left its job?"""
     left = any(each.comm == "world" and each.call == "close()" and not each.inside for each in row.standings)
     return left or row.pid is None
@@ -143,7 +143,7 @@ def look(among: Collection[int] | None = None) -> Jobs:
     return Jobs(rows, held, without_one(found) if among is None else [], around)
 
 
-def _row(part: Recorded, process: Process) -> Rank:
+def _row(part: Recorded, process: Process) -> RankRow:
     marks: dict[str, int] = {}
     calls, nbytes, first, last = 0, 0, 0, 0
     for ring in part.rings:
@@ -159,7 +159,7 @@ def _row(part: Recorded, process: Process) -> Rank:
             last = max(last, int(ended["ns"][-1]))
     seconds = (last - first) * 1e-9
     rates = (calls / seconds, nbytes / seconds) if seconds > 0 else (0.0, 0.0)
-    return Rank(
+    return RankRow(
         part.facts.rank, process.pid, process.state, standings(part),
         dict(list(marks.items())[-MOST_MARKS:]), *rates, part.facts.overflow,
     )  # fmt: skip

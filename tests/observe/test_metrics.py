@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import hocket
 from hocket.observe.metrics import families, server
-from hocket.observe.metrics.families import FAMILIES, Reader, _Waits
+from hocket.observe.metrics.families import FAMILIES, Reader, _WaitTimes
 from hocket.observe.metrics.prometheus import serve
 from hocket.observe.metrics.telemetry import observe
 from hocket.recording import RECORD, Kind, Ring
@@ -232,7 +232,7 @@ def ring(waits: list[tuple[int, float]], lost: int = 0) -> Ring:
 
 
 def test_waits_are_summed_up_by_peer_once_each_and_never_fall() -> None:
-    waits = _Waits()
+    waits = _WaitTimes()
     waits.take([ring([(1, 2.0), (2, 1.0)])])
     waits.take([ring([(1, 2.0), (2, 1.0)])])  # nothing is new
     assert waits.named == pytest.approx({"other": 0.0, "1": 2.0, "2": 1.0})

@@ -183,9 +183,9 @@ def test_where_such_memory_is_refused_the_rank_goes_on_and_is_counted_among_the_
     assert f"{pid}" in top.as_text(alone).partition("cannot be seen")[2]
 
 
-def row(**changes: Any) -> top.Rank:
+def row(**changes: Any) -> top.RankRow:
     standing = Standing("a\x1b[2Jb", "collectives", True, 7, "all\nreduce", "x.py:3", 4.0, (1, 2), True, False)
-    made = top.Rank(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, "")
+    made = top.RankRow(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, "")
     return made._replace(**changes)
 
 
