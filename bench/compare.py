@@ -42,7 +42,7 @@ TURNS, SLICE, FEWEST, MOST = 3, 0.2, 25, 2000
 """Turns of each library for p90 and p99, about how many seconds one takes, and the fewest and most calls of it."""
 
 
-class Machine:
+class LimitsTeam:
     """The team of limits in a library's place: it copies, or sends as raw bytes, what the case's result needs."""
 
     beside = None
@@ -83,7 +83,7 @@ def results(targets: Sequence[Target], peers: Sequence[str], effort: Effort) -> 
                 plain: dict[int, float] = {}  # seconds of an allreduce of float32, by elements
                 for target in targets:
                     if _key(target) == key:
-                        extra = [Machine(limits, target)] if target.limit else []
+                        extra = [LimitsTeam(limits, target)] if target.limit else []
                         yield _result(target, ours, [*rivals, *extra], effort, plain, apart)
 
 

@@ -170,9 +170,9 @@ def subject(name: str, settings: Order) -> Subject:
 
         return Gloo()
     if name == "limits":
-        from hocket.bench.rivals.machine import Machine
+        from hocket.bench.rivals.machine import Limits
 
-        return Machine()
+        return Limits()
     from hocket.bench.rivals.mpi import Mpi
 
     return Mpi(name)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hocket.conformance.chaos.judge import LEAVING, LIMIT, MET, TIMEOUT, VERDICT, Seen, Verdict, judge
+from hocket.conformance.chaos.judge import LEAVING, LIMIT, MET, TIMEOUT, VERDICT, Observed, Verdict, judge
 from hocket.conformance.chaos.rank import MEETING, PHASES
 from hocket.conformance.jobs.options import common, seeds, two_hosts, usable_transports
 from hocket.conformance.jobs.trial import LOOK, Trial, module, shown
@@ -75,7 +75,7 @@ def scenario(
 # ---------------------------------------------------------------------------------------------- a trial
 
 
-def run(what: Scenario, names: Sequence[str], words: Sequence[str]) -> tuple[Seen, str]:
+def run(what: Scenario, names: Sequence[str], words: Sequence[str]) -> tuple[Observed, str]:
     """Run it: what was seen, and the stacks of the ranks that hang."""
     limit = {"HOCKET_TIMEOUT": f"{TIMEOUT if what.how == 'stop' else 30.0:g}"}
     with contextlib.ExitStack() as stack:
@@ -94,7 +94,7 @@ def run(what: Scenario, names: Sequence[str], words: Sequence[str]) -> tuple[See
         trial.wait(PATIENCE)
         ranks = range(what.size)
         said, cried = [trial.said(r) for r in ranks], [trial.cried(r) for r in ranks]
-        return Seen(what.victim, what.how, hit, at, said, codes, cried, trial.left()), stacks
+        return Observed(what.victim, what.how, hit, at, said, codes, cried, trial.left()), stacks
 
 
 def _await(trial: Trial, what: Scenario) -> None:

@@ -60,7 +60,7 @@ class Made(NamedTuple):
     check: Callable[[Any], int | None]
 
 
-class Case:
+class LocalCall:
     """One call on one rank, to be made as often as wished.  `key`: what tells its values apart from all others'."""
 
     def __init__(self, comm: Any, call: Call, key: tuple[int, ...]) -> None:

@@ -123,7 +123,7 @@ def resnet50() -> list[tuple[int, ...]]:
 def _model() -> Any:
     import torch
 
-    class Layer(torch.nn.Module):
+    class ParameterGroup(torch.nn.Module):
         def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
             super().__init__()
             self.weights = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
@@ -132,7 +132,7 @@ def _model() -> Any:
             return x + sum(weight.view(-1)[:1].sum() + weight.sum() * 0 for weight in self.weights)
 
     shapes = resnet50()
-    return torch.nn.Sequential(*[Layer(shapes[i : i + 12]) for i in range(0, len(shapes), 12)])
+    return torch.nn.Sequential(*[ParameterGroup(shapes[i : i + 12]) for i in range(0, len(shapes), 12)])
 
 
 def _steps(groups: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
