@@ -19,7 +19,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from hocket.bench.harness import machine, others
+from hocket.bench.harness import environment, others
 from hocket.bench.harness.measure import Effort, beside_name, measure
 from hocket.bench.harness.page import HEADER, into_section, line, nearest, place, title
 from hocket.bench.harness.result import Result, file_name, read, write
@@ -157,7 +157,7 @@ def _line(apart: Team, iterations: int = 10) -> float:
 
     One iteration would be as short as the time by which one rank starts later than the other.
     """
-    from hocket.bench.rivals.machine import ROUNDS
+    from hocket.bench.rivals.hardware import ROUNDS
 
     return max(float(r["seconds"]) for r in apart.order("time", iterations=iterations)) / ROUNDS
 
@@ -210,7 +210,7 @@ def _measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[Result]
     """Measure, and print each line as it comes."""
     chosen = [t for t in TARGETS if options.only in title(t)]
     peers = _texts(options.peers)
-    about: dict[str, Any] = {"machine": machine.describe(), "date": time.strftime("%d %B %Y")}
+    about: dict[str, Any] = {"machine": environment.describe(), "date": time.strftime("%d %B %Y")}
     print(f"{place(about)}\n\n{HEADER}")
     found = []
     for result in results(chosen, peers, Effort(options.time, options.blocks)):

@@ -24,8 +24,8 @@ from hocket.observe.cables import Cable, cables
 from hocket.observe.evidence import hosts_of
 from hocket.observe.findings import Calls, Findings
 from hocket.observe.policies import policy_would
+from hocket.observe.sentences import seconds, share
 from hocket.observe.timeline import Group
-from hocket.observe.words import seconds, share
 
 MOST_CALLS = 1000
 """Calls that are replayed, the newest: 1 to 10 ms each."""

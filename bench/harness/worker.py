@@ -170,7 +170,7 @@ def subject(name: str, settings: Order) -> Subject:
 
         return Gloo()
     if name == "limits":
-        from hocket.bench.rivals.machine import Limits
+        from hocket.bench.rivals.hardware import Limits
 
         return Limits()
     from hocket.bench.rivals.mpi import Mpi

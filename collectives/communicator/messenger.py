@@ -18,9 +18,9 @@ from hocket.collectives.base.callsite import caller_site
 from hocket.collectives.base.groups import open_group, outside_group
 from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.call import IS_PACKED, ON_GPU, Call, array_facts
-from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.packed_messages import Packed
 from hocket.collectives.calls.shapes import writable
+from hocket.collectives.calls.user_ops import refuse_inside
 from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES

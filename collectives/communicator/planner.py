@@ -24,7 +24,7 @@ from hocket.collectives.choice import table
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.setting import asked
 from hocket.collectives.delegates import mpi, nccl
-from hocket.collectives.delegates.meeting import LIBRARIES, MEETING, library
+from hocket.collectives.delegates.libraries import LIBRARIES, MEETING, library
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue, Weighs
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft

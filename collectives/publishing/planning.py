@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hocket.collectives.layouts.arrays import Array, new
 from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move, deal
 from hocket.collectives.layouts.given import ONE, shown, wishes
-from hocket.collectives.layouts.held import Array, new
 from hocket.collectives.layouts.layout import Layout
 from hocket.collectives.layouts.moving import MOST, Arrays, Damaged, Kinds, Parcel, messages
 from hocket.collectives.layouts.redistribute import dtype_named, kinds_of, mover

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hocket.collectives.layouts.arrays import convertible, numpy_dtype
 from hocket.collectives.layouts.boxes import count, meet
 from hocket.collectives.layouts.deal import FETCH, Holding, Move
 from hocket.collectives.layouts.given import Given
-from hocket.collectives.layouts.held import convertible, numpy_dtype
 from hocket.collectives.layouts.moving import MOST, Arrays, Flow, Kinds, Parcel, drain
 from hocket.collectives.layouts.redistribute import dtype_named
 from hocket.collectives.publishing.versions import KEPT, Version, Versions

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import hocket
-from hocket.conformance.fuzz.calls import LocalCall, Made, WrongError
 from hocket.conformance.fuzz.exchange import Exchange
+from hocket.conformance.fuzz.local_call import LocalCall, Made, WrongError
 from hocket.conformance.fuzz.program import program
 from hocket.conformance.fuzz.rounds import Calls, Drop, Make, Messages, Round, Settle, as_text
 from hocket.conformance.jobs.trial import listen, say

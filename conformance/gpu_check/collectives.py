@@ -12,10 +12,10 @@ import numpy as np
 
 from hocket.algorithms.language import registry
 from hocket.conformance.gpu_check.driver import Gpu
+from hocket.conformance.gpu_check.findings import Finding, Options, at_most, say
 from hocket.conformance.gpu_check.kinds import Array, ArrayLibrary, Plain, kinds, missing
 from hocket.conformance.gpu_check.laws import dtype_of
 from hocket.conformance.gpu_check.processes import DIED, LIMIT, die_in, job
-from hocket.conformance.gpu_check.rows import Finding, Options, at_most, say
 from hocket.conformance.gpu_check.times import times
 from hocket.errors import ArgumentError, PeerLostError
 from hocket.kernels.dtypes import by_name

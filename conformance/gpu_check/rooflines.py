@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.conformance.gpu_check.driver import Gpu
-from hocket.conformance.gpu_check.rows import Finding, Options, at_least, size_text
+from hocket.conformance.gpu_check.findings import Finding, Options, at_least, size_text
 from hocket.kernels.codecs import CODECS
 from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel

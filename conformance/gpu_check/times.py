@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from hocket.conformance.gpu_check.driver import Gpu
+from hocket.conformance.gpu_check.findings import Finding, Options, at_least, at_most, say, size_text
 from hocket.conformance.gpu_check.kinds import ArrayLibrary, kinds, missing
 from hocket.conformance.gpu_check.processes import LIMIT
 from hocket.conformance.gpu_check.rooflines import copy_seconds
-from hocket.conformance.gpu_check.rows import Finding, Options, at_least, at_most, say, size_text
 
 SIZES = ((8 << 10, 50), (1 << 20, 30), (64 << 20, 5), (256 << 20, 3))
 """Bytes, and calls in a block."""

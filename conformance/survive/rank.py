@@ -16,7 +16,7 @@ from collections.abc import Collection
 from typing import Any
 
 from hocket.collectives.recording import memory
-from hocket.conformance.jobs.elastic import HOST, STEERED
+from hocket.conformance.jobs.elastic_trial import HOST, STEERED
 from hocket.conformance.jobs.trial import listen, say
 from hocket.conformance.survive.life import Fenced, Life
 from hocket.conformance.survive.meshed import Meshed

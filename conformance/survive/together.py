@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.elastic import KIND
+from hocket.conformance.jobs.elastic_trial import KIND
 from hocket.conformance.jobs.trial import say
 from hocket.conformance.survive.life import EACH, ME, Fenced, Life, part
 from hocket.training.crew.crew import Crew

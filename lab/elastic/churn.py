@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hocket.conformance.jobs.elastic import ElasticTrial
+from hocket.conformance.jobs.elastic_trial import ElasticTrial
 from hocket.conformance.jobs.trial import LOOK
 from hocket.conformance.survive import judge
 from hocket.conformance.survive.__main__ import RANK

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from hocket.bench.harness import machine
+from hocket.bench.harness import environment
 from hocket.bench.harness.page import into
 from hocket.bench.harness.table import micro
 from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
@@ -252,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments("hocket.lab.frameworks.torch_backend", __doc__, argv, ranks="1,2,4", page=None)
     if not all(n.isdecimal() and int(n) for n in options.ranks.split(",")):
         raise ArgumentError(f"--ranks {options.ranks}: expected numbers of ranks with commas between")
-    before = machine.describe()
+    before = environment.describe()
     place = f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f} at the start"
     print(f"{place}\n\n{HEADER}")
     lines = []

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.elastic import STEERED, ElasticTrial
+from hocket.conformance.jobs.elastic_trial import STEERED, ElasticTrial
 from hocket.conformance.jobs.trial import LOOK, module, say
 from hocket.lab.outer.digits import EACH, LAYERS, MOMENTUM, RATE, data, gradients, judged, weights
 from hocket.system.namespaces.hosts import refusal

@@ -1,4 +1,4 @@
-"""A simulator of `training/server/machine.py`: what crew_simulator.py has, for members that agree on views.
+"""A simulator of `training/server/view_machine.py`: what crew_simulator.py has, for members that agree on views.
 
 Each generation's members say what they have, and install what follows from that; then they hold it until somebody is
 lost or wants to come.  What programs do is no part of it: a thread of each member agrees.

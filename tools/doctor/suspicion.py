@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
+from hocket.tools.doctor.pairing import Pair
 from hocket.tools.doctor.report import Report
-from hocket.tools.doctor.rounds import Pair
 from hocket.tools.doctor.units import amount, times
 
 TOO_SLOW, UNSTEADY = 2.0, 5.0

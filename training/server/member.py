@@ -4,7 +4,7 @@ be lost.
 An elastic communicator's next generation is that of the servers, too: after a loss, and when newcomers wait, every
 member renews it, and says what it has; all make the same view of that.  Members that have a view wait for nobody for
 longer than RENEW, and a newcomer that says something else is left out, and told (views.py).  What is done next is
-machine.py's.
+view_machine.py's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from hocket.arguments import printable
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
 from hocket.training.crew.machine import Fails, Raise
-from hocket.training.server import machine as of
+from hocket.training.server import view_machine as of
 from hocket.training.server.views import MemberInfo, View
 
 log = logging.getLogger("hocket")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.conformance.gpu_check.rows import Finding, Options, at_most, say
+from hocket.conformance.gpu_check.findings import Finding, Options, at_most, say
 from hocket.conformance.gpu_check.torch import group
 from hocket.conformance.gpu_check.torch.group import with_torch
 from hocket.conformance.gpu_check.torch.methods import CALLS, SIDE, Place

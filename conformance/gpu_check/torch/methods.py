@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hocket.compression import Compressor
-from hocket.conformance.gpu_check.rows import Finding, Options, at_least, at_most, say
+from hocket.conformance.gpu_check.findings import Finding, Options, at_least, at_most, say
 from hocket.conformance.gpu_check.torch import group
 from hocket.conformance.gpu_check.torch.group import DEVICE, with_torch
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch._C._distributed_c10d import Backend
 
 from hocket import Communicator
-from hocket.torch.calls.methods import Calls
+from hocket.torch.calls.collectives import Calls
 from hocket.torch.calls.names import with_aliases
 from hocket.torch.errors import in_torchs_words
 from hocket.torch.group.bootstrap import communicator, limit_of

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from hocket import Communicator
 from hocket.torch.callers import pass_over_torch
-from hocket.torch.calls.methods import Calls
+from hocket.torch.calls.collectives import Calls
 from hocket.torch.calls.names import with_aliases
 from hocket.torch.errors import ArgumentError, in_torchs_words
 from hocket.torch.group import functional

@@ -30,7 +30,7 @@ import numpy as np
 from hocket import Layout
 from hocket.errors import Error
 from hocket.training.flat import Array
-from hocket.training.large.sharding import states
+from hocket.training.large.sharding import checkpoints
 from hocket.training.outer import members
 
 Vectors = dict[str, Array]
@@ -148,7 +148,7 @@ class CrewShards:
         for what, vector in sharded.vectors.items():
             own[what][...] = vector
         other = {what: arrays[0] for what, arrays in plan().items()}
-        found = [states.saved(sharded, sharded.inside.rank, own), states.saved(sharded, self._of, other)]
+        found = [checkpoints.saved(sharded, sharded.inside.rank, own), checkpoints.saved(sharded, self._of, other)]
         self._kept.append(StepShards(self._cut, sharded.steps, sharded.inside.size, found))
         self._copies.reverse()
 
