@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hocket.control.handshake import Hello
-from hocket.control.link import LIMIT, OVER, ControlLink, Once, Packed, encode
+from hocket.control.link import LIMIT, OVER, ControlLink, Once, PackedMessage, encode
 from hocket.control.mending import Mending, Redialer
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.coordinator import Coordinator, Unexpected
-from hocket.control.protocol.faults import Later, Send, Timer
+from hocket.control.protocol.faults import Later, SendMessage, Timer
 from hocket.control.protocol.membership import AGAIN, again
 from hocket.control.protocol.messages import Bye, Ended, Join, Left, Message, Refused, Values, Welcome, pack, unpack
 from hocket.control.reactor import Reactor
@@ -93,7 +93,7 @@ class Links:
 
     def part(self) -> None:
         """Rank 0 goes on in another generation, and so do the others: its end is no loss.  On the reactor's thread."""
-        self._do(Send(rank, Left(0, {})) for rank in self._links)
+        self._do(SendMessage(rank, Left(0, {})) for rank in self._links)
 
     def missed(self, rank: int, how: str) -> None:
         """Hear from elsewhere that this rank will not come, or not again.  On the reactor's thread."""
@@ -172,7 +172,7 @@ class Links:
         if self.coordinator.members.empty:
             self._empty.set()
 
-    def _do(self, instructions: Iterable[Send | Later]) -> None:
+    def _do(self, instructions: Iterable[SendMessage | Later]) -> None:
         once = Once(_encoded)
         for each in instructions:
             if isinstance(each, Later):
@@ -183,7 +183,7 @@ class Links:
                     self._links.pop(each.rank).close()
 
 
-def _encoded(message: Message) -> Packed:
+def _encoded(message: Message) -> PackedMessage:
     try:
         return encode(pack(message))
     except ArgumentError as why:

@@ -18,12 +18,13 @@ from typing import Any
 from hocket.control.addresses import remove_dead
 from hocket.control.elastic.door import Iam
 from hocket.control.elastic.processes import Process, watch
-from hocket.control.elastic.proving import Identity
+from hocket.control.elastic.proving import ProcessKey
 from hocket.control.elastic.reaching import PEER, NobodyListens, Own, reach_any
 from hocket.control.link import GONE, LIMIT, ControlLink
-from hocket.control.protocol.generations import Claim, Generation, Generations, To
+from hocket.control.protocol.generations import Generation, Generations, To
 from hocket.control.protocol.messages import pack
 from hocket.control.protocol.seats import Seat, uid_of
+from hocket.control.protocol.words import Claim
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 
@@ -43,7 +44,7 @@ BACK = DIAL + AGAIN[1]
 """Seconds, at most, from a member's way back to that of the next one, where the same cable was out."""
 
 
-class Members(ABC):
+class MemberLinks(ABC):
     """The connections; what is said on them, and what follows from their ends, is Mesh's."""
 
     seat: Seat
@@ -51,7 +52,7 @@ class Members(ABC):
 
     def __init__(self, reactor: Reactor, own: Own) -> None:
         self.reactor, self.own, self.closed = reactor, own, False
-        self._identity = Identity()
+        self._identity = ProcessKey()
         self.uid = uid_of(self._identity.public)
         self.generations: Generations | None = None
         self._links: dict[str, ControlLink] = {}

@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 
 from hocket.control.elastic.door import Door, Iam, Take
 from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
-from hocket.control.elastic.members import AGAIN, Members
+from hocket.control.elastic.members import AGAIN, MemberLinks
 from hocket.control.elastic.processes import kernel, started
 from hocket.control.elastic.reaching import Own
 from hocket.control.handshake import Hello
 from hocket.control.link import ControlLink, Once, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, To
+from hocket.control.protocol.generations import Generation, Generations, Leaves, Says, To
 from hocket.control.protocol.membership import PURPOSE as MEETING
 from hocket.control.protocol.messages import by_name, pack, unpack
 from hocket.control.protocol.seats import Seat
-from hocket.control.protocol.words import Call, Here, Made
+from hocket.control.protocol.words import Call, Claim, Here, Made
 from hocket.control.reactor import Reactor
 
 log = logging.getLogger("hocket.control")
@@ -53,7 +53,7 @@ OWN = by_name(Renews)
 """Messages that are not for the agreement."""
 
 
-class Mesh(Members):
+class Mesh(MemberLinks):
     """This process's connections with the job's other members, and what they agree on."""
 
     def __init__(self, reactor: Reactor, own: Own, info: Any = None) -> None:

@@ -24,7 +24,7 @@ EXIT: FaultKind = "exit"
 """The kind of a fault that all ranks hear of, whatever failed before: a signal's handler has ended the reporter."""
 
 
-class Send(NamedTuple):
+class SendMessage(NamedTuple):
     """An instruction: send this to a rank, if it is here."""
 
     rank: int
@@ -46,7 +46,7 @@ class Timer(NamedTuple):
     how: str = ""
 
 
-Instructions = Iterator[Send | Later]
+Instructions = Iterator[SendMessage | Later]
 
 
 @dataclasses.dataclass
@@ -153,4 +153,4 @@ def crossed(waiting: Mapping[int, Stuck]) -> bool:
 
 def _to_all(ranks: list[int], message: Message) -> Instructions:
     for rank in ranks:
-        yield Send(rank, message)
+        yield SendMessage(rank, message)

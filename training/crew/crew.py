@@ -34,7 +34,7 @@ from hocket.arguments import seconds, whole
 from hocket.errors import ArgumentError, MismatchError, PeerLostError, TimeoutError
 from hocket.training.crew import blocks
 from hocket.training.crew import machine as of
-from hocket.training.crew.loading import Server, load
+from hocket.training.crew.loading import Donor, load
 from hocket.training.crew.machine import BOUNDARY, PRESENT, Change, MemberMachine
 from hocket.training.crew.quorum import Grace
 from hocket.training.flat import Array, digest
@@ -85,7 +85,7 @@ class Crew:
         """The rest of their states, of the donor and who is behind."""
         self._digests: Array | None = None
         """Digests of the blocks of a state that has not changed since."""
-        self._server = None if serve is None else Server(comm, serve)
+        self._server = None if serve is None else Donor(comm, serve)
 
     @classmethod
     def join(

@@ -16,7 +16,7 @@ from hocket.control.addresses import remove_dead
 from hocket.control.elastic.door import Iam
 from hocket.control.elastic.lobby import Asks
 from hocket.control.elastic.mesh import Mesh
-from hocket.control.elastic.proving import Identity, times
+from hocket.control.elastic.proving import ProcessKey, times
 from hocket.control.elastic.reaching import LOBBY, PEER, Own, address_of, reach
 from hocket.control.link import ControlLink
 from hocket.control.protocol.generations import Generation, Leaves
@@ -324,7 +324,7 @@ def test_a_word_behind_the_last_one_is_not_heard(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_seat_that_is_passed_on_keeps_its_key() -> None:
-    one, other = Identity(), Identity()
+    one, other = ProcessKey(), ProcessKey()
     seat = Seat(uid_of(one.public), [["tcp", "127.0.0.1", 1]], "a host", 1, 1, None, one.public)
     assert makes_sense(seat) and not makes_sense(seat._replace(public=other.public))
 
@@ -333,5 +333,5 @@ def test_the_keys_are_those_of_rfc_7748() -> None:
     scalar = bytes.fromhex("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4")
     point = bytes.fromhex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c")
     assert times(scalar, point).hex() == "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"
-    one, other = Identity(), Identity()
+    one, other = ProcessKey(), ProcessKey()
     assert one.proof(other.public, "a", "b", b"c") == other.proof(one.public, "a", "b", b"c")

@@ -401,9 +401,9 @@ def test_a_newcomer_loads_beside_one_that_has_stopped_or_does_without() -> None:
     source = BEGIN + """
 import socket
 from hocket import hosting
-from hocket.training.crew.loading import Server, load
+from hocket.training.crew.loading import Donor, load
 state.x = np.arange(4e6)
-server, mine = Server(comm, state), State()
+server, mine = Donor(comm, state), State()
 mine.x = np.zeros(4_000_000)
 stopped = hocket.connect(hosting.notice(comm.door)["state"], timeout=60)
 assert load(comm.door, mine, 60) and (mine.x == state.x).all()
