@@ -54,7 +54,7 @@ class Stats:
 
 
 @dataclass
-class Entry:
+class KeyEntry:
     """A rank's memory for a key."""
 
     shape: tuple[int, ...]
@@ -86,12 +86,12 @@ def parked(kept: MethodState) -> MethodState:
     return {name: fetched(each) for name, each in kept.items()}
 
 
-def loaded(saved: Sequence[dict[str, Any]], factor: float = 1.0) -> Entry:
+def loaded(saved: Sequence[dict[str, Any]], factor: float = 1.0) -> KeyEntry:
     """One entry, that owes what all of these owe, times `factor`."""
     residual = np.asarray(sum(np.asarray(one["residual"], np.float32) for one in saved) * np.float32(factor))
     first = saved[0]
     kept, sharded = dict(first["kept"]), first["sharded"]
-    return Entry(tuple(first["shape"]), residual, first["lr"], first["steps"], kept, sharded=sharded)
+    return KeyEntry(tuple(first["shape"]), residual, first["lr"], first["steps"], kept, sharded=sharded)
 
 
 def of_all(state: Any, method: str, here: int) -> tuple[list[dict[str, Any]], int]:

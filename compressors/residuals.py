@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket.arguments import choices
 from hocket.compression.bucket import Bucket
-from hocket.compression.entries import Entry
+from hocket.compression.entries import KeyEntry
 from hocket.compression.memory import Array, empty, moved, namespace, size, squared
 from hocket.compression.method import CHUNK, MethodState, chunks
 from hocket.errors import ArgumentError
@@ -29,7 +29,7 @@ class Residuals:
         self._pairs: dict[tuple[str, ...], tuple[Bucket, Bucket]] = {}
         """By the keys of a call.  Of each entry one has the residual, and the other is its spare memory."""
 
-    def of(self, keys: Sequence[str], entries: Sequence[Entry], like: Array) -> tuple[Bucket, Bucket]:
+    def of(self, keys: Sequence[str], entries: Sequence[KeyEntry], like: Array) -> tuple[Bucket, Bucket]:
         """The vectors that the entries owe, and memory for what they will owe, where `like` lies.  Copies, if other
         calls had these keys last."""
         kept, spare = self._pair(tuple(keys), entries, like)
@@ -53,7 +53,7 @@ class Residuals:
         if self.parks:
             self._pairs.clear()
 
-    def _pair(self, keys: tuple[str, ...], entries: Sequence[Entry], like: Array) -> tuple[Bucket, Bucket]:
+    def _pair(self, keys: tuple[str, ...], entries: Sequence[KeyEntry], like: Array) -> tuple[Bucket, Bucket]:
         shapes = [tuple(entry.residual.shape) for entry in entries]
         pair = self._pairs.get(keys)
         if pair is None or [tuple(part.shape) for part in pair[0].parts] != shapes:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.compression.bucket import Bucket
-from hocket.compression.entries import Entry, parked
+from hocket.compression.entries import KeyEntry, parked
 from hocket.compression.memory import Array, chosen, fetched, finite, squared
 from hocket.compression.method import Averaged, MethodState
 from hocket.extending import InOrder, in_order, on_host
@@ -20,7 +20,7 @@ from hocket.extending import InOrder, in_order, on_host
 class StepResult(NamedTuple):
     """The effect of a call on one key's vector, and what it leaves if it counts."""
 
-    entry: Entry
+    entry: KeyEntry
     result: Array
     finite: bool
     """The same on all ranks."""
@@ -55,7 +55,7 @@ class StepResult(NamedTuple):
 class OnGpu(NamedTuple):
     """The same of vectors on a GPU, which alone knows what is finite: both cases are computed, and one is taken."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[KeyEntry]
     results: Sequence[Array]
     finite: Any
     kepts: Sequence[MethodState]
@@ -105,7 +105,7 @@ def _of_two(counts: Any, kept: MethodState, before: MethodState) -> MethodState:
 
 
 def on_gpu(
-    feedback: bool, parks: bool, entries: Sequence[Entry], results: Sequence[Array], averages: Sequence[Averaged],
+    feedback: bool, parks: bool, entries: Sequence[KeyEntry], results: Sequence[Array], averages: Sequence[Averaged],
     residuals: tuple[Bucket, Bucket], square: Any, rates: Sequence[float | None],
 ) -> OnGpu:  # fmt: skip
     """The outcome of a call at these rates that has just been made; `residuals`: what was owed, and what is left."""
@@ -136,10 +136,10 @@ class Step:
         else:
             self.drop()
 
-    def __contains__(self, entry: Entry) -> bool:
+    def __contains__(self, entry: KeyEntry) -> bool:
         return id(entry) in self._entries
 
-    def add(self, outcome: StepResult | OnGpu, *entries: Entry) -> None:
+    def add(self, outcome: StepResult | OnGpu, *entries: KeyEntry) -> None:
         """Add the outcome of a call that has just been made."""
         self._outcomes.append(outcome)
         self._entries.update(map(id, entries))

@@ -45,7 +45,7 @@ class World(crew.World):
         if not loop._begun:
             self._goes(who, loops.Dropped())
         elif loop.steps < STEPS:
-            self._goes(who, loops.Step(1))
+            self._goes(who, loops.Trained(1))
         else:
             self.finishing.add(who.uid)
             self._goes(who, loops.Finish())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 # --- events
 
 
-class Step(NamedTuple):
+class Trained(NamedTuple):
     """The program has trained on so many samples or tokens."""
 
     trained: int
@@ -137,7 +137,7 @@ class Loop:
         """Has this rank trained since the next fragment's last round?  Then that has the longest time behind it."""
         return self.steps > self._steps_at[self._fragment]
 
-    def _steps(self, event: Step) -> Any:
+    def _steps(self, event: Trained) -> Any:
         self.steps, self.counts, self._followed = self.steps + 1, self.counts + event.trained, False
         return self._what_is_due()
 
@@ -217,7 +217,7 @@ class Loop:
 
 
 TABLE: dict[type, Callable[[Loop, Any], Any]] = {
-    Step: Loop._steps, Finish: Loop._finishes, Met: Loop._meets, Gathered: Loop._gathers, Begun: Loop._begins,
+    Trained: Loop._steps, Finish: Loop._finishes, Met: Loop._meets, Gathered: Loop._gathers, Begun: Loop._begins,
     Landed: Loop._lands, Dropped: Loop._drops,
 }  # fmt: skip
 """By event.  An error is no event: it is raised, and the program may go on."""

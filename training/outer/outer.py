@@ -31,7 +31,7 @@ from hocket.training.flat import Array, digest, flat
 from hocket.training.outer import loop, roll, state
 from hocket.training.outer.fragments import cut
 from hocket.training.outer.members import Again, Fixed, crew
-from hocket.training.outer.roll import Row
+from hocket.training.outer.roll import RollRow
 from hocket.training.outer.rounds import Flight, Report
 from hocket.training.outer.rules import Rule
 from hocket.training.outer.sending import Send, Sending
@@ -107,7 +107,7 @@ class Outer(loop.Loop):
         """After an inner step on `count` samples or tokens.  The round that has ended here, or None."""
         if whole(count, "count") > self.every and self.by == "count":
             raise ArgumentError(f"step({count}) counts more than every={self.every}: a round is due twice in it")
-        ended = self._go_on(loop.Step(count))
+        ended = self._go_on(loop.Trained(count))
         return ended[-1] if ended else None
 
     def finish(self) -> list[Report]:
@@ -218,7 +218,7 @@ class Outer(loop.Loop):
     def _carry(self, comm: Any, flight: Flight) -> None:
         """Tell the others this rank's row, and average."""
         began = time.perf_counter()
-        rows = [Row(*row) for row in self._rows(comm, flight, self._row(comm, flight).array()).tolist()]
+        rows = [RollRow(*row) for row in self._rows(comm, flight, self._row(comm, flight).array()).tolist()]
         roll.check(rows, flight.members, flight.fragment.names, self.replicated, flight.wrong)
         total = sum(row.weight for row in rows)
         flight.weights = tuple(row.weight / total for row in rows)
@@ -228,7 +228,7 @@ class Outer(loop.Loop):
         flight.bytes = self._average(comm, flight, any(row.fresh for row in rows))
         flight.seconds = time.perf_counter() - began
 
-    def _row(self, comm: Any, flight: Flight) -> Row:
+    def _row(self, comm: Any, flight: Flight) -> RollRow:
         names, phi = flight.fragment.names, self.phi[flight.fragment.span]
         broken = roll.CHANGED if flight.wrong else -1
         vector = flight.gradient
@@ -236,7 +236,7 @@ class Outer(loop.Loop):
             parts = self.flat.parts(names, vector)
             broken = next((i for i, part in enumerate(parts) if not finite(part)), -1)
         hashed = digest(phi) if self.replicated else 0
-        return Row(flight.number, flight.weight, broken, hashed, self.sending.fresh(comm), self._settings)
+        return RollRow(flight.number, flight.weight, broken, hashed, self.sending.fresh(comm), self._settings)
 
     def _rows(self, comm: Any, flight: Flight, row: Array) -> Array:
         """All members' rows.  A method that knows no collective overrides this, `_average`, and `_members`."""

@@ -39,7 +39,7 @@ def rotated(parts: Sequence[TableSlice], by: int) -> list[TableSlice]:
     return [*parts[by:], *parts[:by]]
 
 
-Piece = tuple[Way, Change, OpenPart]
+PartPush = tuple[Way, Change, OpenPart]
 """A slice, or rows, that is pushed to one server."""
 
 
@@ -254,7 +254,7 @@ class Client:
 
     # --- out
 
-    def begin_push(self, name: str, values: Any, rows: Any = None) -> tuple[Handle, list[Piece]]:
+    def begin_push(self, name: str, values: Any, rows: Any = None) -> tuple[Handle, list[PartPush]]:
         """A push whose parts have not begun: `start_push` begins each."""
         number, table = self._table(name)
         array, keys = self._checked(table, name, values, rows)

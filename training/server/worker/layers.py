@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.training.server.optimizers import Array
-from hocket.training.server.worker.client import Client, Piece
+from hocket.training.server.worker.client import Client, PartPush
 from hocket.training.server.worker.handles import Handle
 from hocket.training.server.worker.ways import Way
 
@@ -127,7 +127,7 @@ class Layers:
         if self._why is not None:
             raise self._why
 
-    def _given(self, name: str, pushed: Handle | None, pushes: list[Piece]) -> None:
+    def _given(self, name: str, pushed: Handle | None, pushes: list[PartPush]) -> None:
         clock = self._client.clock + 1
         pulled, pulls = self._client.begin_pull(name, None, self._rooms[name], alone=True, clock=clock)
         with self._changed:
@@ -142,7 +142,7 @@ class Layers:
                     heappush(self._pulls, waits)
             self._wake()
 
-    def _behind(self, push: Piece, pull: QueuedSlice) -> Callable[[], None]:
+    def _behind(self, push: PartPush, pull: QueuedSlice) -> Callable[[], None]:
         def start() -> None:
             self._client.start_push(*push, self._window)
             with self._changed:
