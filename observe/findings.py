@@ -59,7 +59,7 @@ class RankTimes:
 
 
 @dataclass(frozen=True)
-class Calls:
+class CallStats:
     """All calls with one name."""
 
     name: str
@@ -98,7 +98,7 @@ class Findings:
     timeline: Timeline
     seconds: float
     ranks: list[RankTimes]
-    calls: list[Calls]
+    calls: list[CallStats]
     links: list[Direction]
     blame: Blame
     evidence: Evidence
@@ -198,7 +198,7 @@ def _ranks(timeline: Timeline) -> list[RankTimes]:
     return ranks
 
 
-def _calls(timeline: Timeline) -> list[Calls]:
+def _calls(timeline: Timeline) -> list[CallStats]:
     rows = np.concatenate([timeline.of(Group.CALLS), timeline.of(Group.UNTIMED)])
     facts = timeline.about.get("calls")
     about: Mapping[str, Any] = facts if isinstance(facts, dict) else {}
@@ -214,7 +214,7 @@ def _calls(timeline: Timeline) -> list[Calls]:
         name = timeline.names[number]
         own = about.get(name)
         words = {key: str(own.get(key, "")) if isinstance(own, dict) else "" for key in WORDS}
-        listed.append(Calls(name, **words, count=count, nbytes=nbytes, seconds=seconds))
+        listed.append(CallStats(name, **words, count=count, nbytes=nbytes, seconds=seconds))
     return sorted(listed, key=lambda calls: -calls.seconds)
 
 

@@ -44,7 +44,7 @@ class Table(NamedTuple):
         return made._replace(layouts=heard_layouts(table["layouts"]))
 
 
-class Wanted(NamedTuple):
+class FetchWish(NamedTuple):
     """The arguments of a reader."""
 
     layout: Any
@@ -62,11 +62,11 @@ class Wanted(NamedTuple):
         return hashlib.blake2b(repr([told, self.dtype, self.codec, self.check]).encode(), digest_size=16).hexdigest()
 
 
-class Plan:
+class FetchPlan:
     """One reader's part of it."""
 
     def __init__(
-        self, table: Table, wanted: Wanted, comm: Communicator | None, places: Sequence[str], address: str
+        self, table: Table, wanted: FetchWish, comm: Communicator | None, places: Sequence[str], address: str
     ) -> None:
         """`comm`: of the readers that fetch together; None: one alone.  `places`: each one's host, as `here` says it.
 

@@ -52,7 +52,7 @@ def redistribute(
             source[name] = hocket.Layout(shape, [[]] * rank + [[whole]])
             target[name] = hocket.Layout(shape, [[whole] if r in ranks else [] for r in range(comm.size)])
         else:
-            source[name] = hocket.Layout.of_dtensor(_Mesh(*members), _named(by), shape)
+            source[name] = hocket.Layout.of_dtensor(_ForeignMesh(*members), _named(by), shape)
             target[name] = hocket.Layout.of_dtensor(mesh, wanted[name], shape)
     tree = {name: [_local(tensor)] for name, tensor in state_dict.items() if source[name].of(comm.rank)}
     made = comm.redistribute(tree, source, target, room=room)
@@ -61,7 +61,7 @@ def redistribute(
     return {name: _rebuilt(made[name][0], mesh, wanted[name], each) for name, (_, each) in known.items()}
 
 
-class _Mesh:
+class _ForeignMesh:
     """The ranks of a mesh that may not be this process's."""
 
     def __init__(self, ranks: Sequence[int], shape: Sequence[int]) -> None:

@@ -60,7 +60,7 @@ Values = dict[tuple[str, ...], float]
 """Values of the labels, in their order -> the number."""
 
 
-class Reader:
+class MetricsReader:
     """The numbers of this rank on some communicators, which it does not keep alive.
 
     After `renew` they are those of the new one, which begins with zeros, as after a restart.

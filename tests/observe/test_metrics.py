@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import hocket
 from hocket.observe.metrics import families, server
-from hocket.observe.metrics.families import FAMILIES, Reader, _WaitTimes
+from hocket.observe.metrics.families import FAMILIES, MetricsReader, _WaitTimes
 from hocket.observe.metrics.prometheus import serve
 from hocket.observe.metrics.telemetry import observe
 from hocket.recording import RECORD, Kind, Ring
@@ -215,7 +215,7 @@ def test_kinds_of_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "MOST_KINDS", 2)
     with hocket.local_world(1) as world:
         comm = world.comms[0]
-        reader = Reader([comm])
+        reader = MetricsReader([comm])
         for name in ("allreduce", "broadcast", "allgather", "reduce"):
             getattr(comm, name)(np.ones(1))
             found = reader.read()["hocket_calls"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hocket.control.dial import connect
 from hocket.control.link import ControlLink, Message
 from hocket.errors import TransportError
-from hocket.transports.verbs.channels import Reader, Writer
+from hocket.transports.verbs.channels import ReadEnd, WriteEnd
 from hocket.transports.verbs.device import Device
 from hocket.transports.verbs.ends import Path
 
@@ -32,7 +32,7 @@ class Incoming:
     """The reading end of a channel, and the connection to its writer."""
 
     def __init__(self, device: Device) -> None:
-        self.reader = Reader(device)
+        self.reader = ReadEnd(device)
         self.link: ControlLink | None = None
         self._lock = threading.Lock()
 
@@ -94,7 +94,7 @@ class Outgoing:
         self._ended_how = ""
         self.link = ControlLink(me.reactor, sock)
         self.link.on_message, self.link.on_end = self._hear, self._ended
-        self.writer = Writer(transport.device, QUEUE_PAIRS)
+        self.writer = WriteEnd(transport.device, QUEUE_PAIRS)
         try:
             me.reactor.soon(self.link.start)
             self.link.send({"address": transport.port.address, "offer": self.writer.offer})

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hocket.errors import ArgumentError
-from hocket.torch.calls.works import Failed, unpacked
+from hocket.torch.calls.works import ErrorValue, unpacked
 from hocket.torch.compressed.copies import HostCopy, InPlace
 from hocket.training.worker import Worker
 
@@ -114,7 +114,7 @@ class Buckets:
     def _finish(self, request: Request) -> None:
         """End a request.  Its future's event is of the stream that is current then."""
         if self._error is not None:
-            request.done.set_result(Failed(self._error))
+            request.done.set_result(ErrorValue(self._error))
         elif request.place is None:
             request.done.set_result(request.whole)
         else:
