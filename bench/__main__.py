@@ -178,9 +178,9 @@ def _own_mpi(ours: Ours) -> list[Subject]:
     """Under mpirun: that MPI, called directly, in the same processes and in turns with us."""
     if ours.comm.world.mpi is None:
         return []
-    from hocket.bench.rivals.mpi import Mpi
+    from hocket.bench.rivals.mpi import MpiSubject
 
-    return [Mpi()]
+    return [MpiSubject()]
 
 
 def _report(options: argparse.Namespace, cases: Sequence[Case], ours: Team, peers: Sequence[Team]) -> int:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from hocket.collectives.recording.processes import Process, recorders, without_one
+from hocket.collectives.recording.processes import ProcessRecord, recorders, without_one
 from hocket.collectives.recording.records import SPAN, Kind, Recorded
 from hocket.collectives.recording.standing import (
     Standing,
@@ -128,7 +128,7 @@ def write_flight(folder: str, jobs: Sequence[str]) -> int:
 def look(among: Collection[int] | None = None) -> Jobs:
     """Look at all processes once, or at these."""
     found = recorders(among=among)
-    by_job: dict[str, list[tuple[Recorded, Process]]] = {}
+    by_job: dict[str, list[tuple[Recorded, ProcessRecord]]] = {}
     for process in found:
         for part in process.parts:
             by_job.setdefault(part.facts.job, []).append((part, process))
@@ -143,7 +143,7 @@ def look(among: Collection[int] | None = None) -> Jobs:
     return Jobs(rows, held, without_one(found) if among is None else [], around)
 
 
-def _row(part: Recorded, process: Process) -> RankRow:
+def _row(part: Recorded, process: ProcessRecord) -> RankRow:
     marks: dict[str, int] = {}
     calls, nbytes, first, last = 0, 0, 0, 0
     for ring in part.rings:

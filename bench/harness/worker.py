@@ -173,9 +173,9 @@ def subject(name: str, settings: Order) -> Subject:
         from hocket.bench.rivals.hardware import Limits
 
         return Limits()
-    from hocket.bench.rivals.mpi import Mpi
+    from hocket.bench.rivals.mpi import MpiSubject
 
-    return Mpi(name)
+    return MpiSubject(name)
 
 
 def main(names: str, path: str, settings: str) -> None:

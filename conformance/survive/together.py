@@ -23,7 +23,7 @@ LONG = 2 * EACH
 """Seconds that a slow newcomer loads for."""
 
 
-class Refused(Exception):
+class DoesNotFit(Exception):
     """It does not fit into this crew."""
 
 
@@ -108,6 +108,6 @@ class Together(Life):
             except hocket.TimeoutError as error:  # too few are here: some are cut off
                 say(missing=[*error.missing])
             except hocket.MismatchError as error:
-                raise Refused(str(error)) from error
+                raise DoesNotFit(str(error)) from error
             except hocket.PeerLostError as error:
                 raise Fenced(str(error)) from error

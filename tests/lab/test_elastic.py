@@ -57,7 +57,7 @@ def test_who_leads_looks_at_all_ranks_once_for_each_word(monkeypatch: pytest.Mon
         return excluded(self, lead)
 
     monkeypatch.setattr(Decree, "_excluded", counted)
-    renewals.Members(16).agree(False)
+    renewals.SimulatedMembers(16).agree(False)
     assert 16 < len(looked) <= 4 * 16
 
 

@@ -42,7 +42,7 @@ class LauncherGone(Exception):
     """The launcher, or the way to it."""
 
 
-class Wire:
+class LauncherWire:
     """The frames of the launcher.  Nothing here waits for it, but `wait`."""
 
     def __init__(self, source: int, sink: int) -> None:
@@ -126,7 +126,7 @@ class Wire:
 class Agent:
     """The ranks of this host."""
 
-    def __init__(self, wire: Wire, sentry: Sentry, told: dict[str, Any], directory: str) -> None:
+    def __init__(self, wire: LauncherWire, sentry: Sentry, told: dict[str, Any], directory: str) -> None:
         self.wire, self.sentry, self.told = wire, sentry, told
         self.here = LocalRanks(told["command"], len(told["ranks"]), directory, bind=told["bind"])
         self.ranks: list[Rank] = []
@@ -282,7 +282,7 @@ def _addresses() -> list[str]:
     return [each for each in found if each and not each.startswith("127.") and each != "::1"]
 
 
-def _refuse(wire: Wire, why: str, code: int = 1) -> NoReturn:
+def _refuse(wire: LauncherWire, why: str, code: int = 1) -> NoReturn:
     wire.send(FrameKind.REFUSED, 0, [why, code])
     wire.wait(FrameKind.FINISH)
     raise LauncherGone(why)
@@ -290,7 +290,7 @@ def _refuse(wire: Wire, why: str, code: int = 1) -> NoReturn:
 
 def main() -> int:
     """0: the launcher has heard all; 1: it has gone."""
-    wire = Wire(os.dup(0), os.dup(1))
+    wire = LauncherWire(os.dup(0), os.dup(1))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what anybody prints here must not be taken for a frame
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends is noticed, and the ranks ended first

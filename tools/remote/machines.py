@@ -21,7 +21,7 @@ from hocket.tools.remote import refusals
 from hocket.tools.remote.frames import LOST, PULSE, FrameKind, Frames, packed
 from hocket.tools.remote.hosts import SECRETS, Host
 from hocket.tools.remote.input import Input
-from hocket.tools.remote.writer import Writer
+from hocket.tools.remote.writer import FrameWriter
 
 HELLO = 60.0  # seconds in which an agent must have said that it is there
 END = 3.0  # seconds in which an agent ends after its ranks
@@ -165,7 +165,7 @@ class Machines:
     """All hosts of a job."""
 
     def __init__(self, hosts: Sequence[Host], job: Job) -> None:
-        self._job, self.writer = job, Writer()
+        self._job, self.writer = job, FrameWriter()
         self._asked = self._looks = self._stops = False
         self.input: Input | None = None
         self._ticked = time.monotonic()

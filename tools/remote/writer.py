@@ -23,7 +23,7 @@ class Outbox:
         os.set_blocking(sink.fileno(), False)
 
 
-class Writer:
+class FrameWriter:
     """One thread for all agents; it ends with `close`."""
 
     def __init__(self) -> None:

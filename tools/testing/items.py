@@ -27,19 +27,19 @@ _session: pytest.Session
 _reporter: _RankReporter | None = None
 
 
-class Asked(NamedTuple):
+class RanksMark(NamedTuple):
     """A mark's wishes: `ranks(size, timeout=)`, in seconds."""
 
     size: int
     timeout: float | None = None
 
 
-def asked(item: pytest.Item) -> Asked:
+def asked(item: pytest.Item) -> RanksMark:
     """Raises UsageError."""
     mark = item.get_closest_marker(MARK)
     assert mark is not None
     try:
-        found = Asked(*mark.args, **mark.kwargs)
+        found = RanksMark(*mark.args, **mark.kwargs)
     except TypeError as why:
         raise pytest.UsageError(f"{item.nodeid}: ranks(size, timeout=60): {why}") from None
     if not isinstance(found.size, int) or found.size < 1:

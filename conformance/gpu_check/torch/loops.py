@@ -15,7 +15,7 @@ import numpy as np
 from hocket.conformance.gpu_check.findings import Finding, Options, at_most, say
 from hocket.conformance.gpu_check.torch import group
 from hocket.conformance.gpu_check.torch.group import with_torch
-from hocket.conformance.gpu_check.torch.methods import CALLS, SIDE, Place
+from hocket.conformance.gpu_check.torch.methods import CALLS, SIDE, TensorPlace
 from hocket.training import (
     Adam,
     ColumnParallel,
@@ -137,12 +137,12 @@ CASES = {
 }
 
 
-def putting(place: Place) -> Put:
+def putting(place: TensorPlace) -> Put:
     """To the GPU; or, to try this file, a copy."""
     return place.put if place.on_gpu else np.copy
 
 
-def right(comm: Any, place: Place, case: LoopCheck) -> str:
+def right(comm: Any, place: TensorPlace, case: LoopCheck) -> str:
     """Some steps beside NumPy's; why they differ, "": they do not."""
     host, there = case.make(comm.dup(), np.copy, SMALL), case.make(comm, putting(place), SMALL)
     for _ in range(STEPS):
@@ -155,7 +155,7 @@ def right(comm: Any, place: Place, case: LoopCheck) -> str:
     return ""
 
 
-def timed(comm: Any, place: Place, name: str, case: LoopCheck, options: Options) -> Iterator[Finding]:
+def timed(comm: Any, place: TensorPlace, name: str, case: LoopCheck, options: Options) -> Iterator[Finding]:
     side = 256 if options.quick or not place.on_gpu else SIDE
     put = putting(place)
     there = case.make(comm.dup(), put, side)
@@ -167,7 +167,7 @@ def timed(comm: Any, place: Place, name: str, case: LoopCheck, options: Options)
 
 
 def ranks(comm: Any, options: Options) -> None:
-    place = Place()
+    place = TensorPlace()
     comm.allreduce(putting(place)(np.ones(1, np.float32)))  # tries what the GPU can do
     for name, case in CASES.items():
         ok = group.right(comm, f"{name}: as NumPy's", partial(right, comm, place, case))
