@@ -20,7 +20,7 @@ from hocket.algorithms.language.registry import algorithm
 from hocket.algorithms.language.schedule import Recv, Schedule, Send
 
 
-class _Round(NamedTuple):
+class _Halving(NamedTuple):
     """One cut as one rank sees it: its own half, the other half, and its partners there."""
 
     mine: range
@@ -29,7 +29,7 @@ class _Round(NamedTuple):
     takes: tuple[int, ...]
 
 
-def _rounds(rank: int, size: int) -> Iterator[_Round | None]:
+def _rounds(rank: int, size: int) -> Iterator[_Halving | None]:
     """The cuts around a rank, widest first; None when it is alone already and others are not."""
     lo, hi = 0, size
     for _ in range((size - 1).bit_length()):
@@ -42,11 +42,11 @@ def _rounds(rank: int, size: int) -> Iterator[_Round | None]:
         if rank < mid:
             i = rank - lo
             paired = i < len(upper)
-            yield _Round(lower, upper, upper[i if paired else 0], (upper[i],) if paired else ())
+            yield _Halving(lower, upper, upper[i if paired else 0], (upper[i],) if paired else ())
             hi = mid
         else:
             i = rank - mid
-            yield _Round(upper, lower, lower[i], (lower[i], lower[-1]) if odd and i == 0 else (lower[i],))
+            yield _Halving(upper, lower, lower[i], (lower[i], lower[-1]) if odd and i == 0 else (lower[i],))
             lo = mid
 
 

@@ -178,15 +178,15 @@ def _own_mpi(ours: Ours) -> list[Subject]:
     """Under mpirun: that MPI, called directly, in the same processes and in turns with us."""
     if ours.comm.world.mpi is None:
         return []
-    from hocket.bench.rivals.mpi import Mpi
+    from hocket.bench.rivals.mpi import MpiSubject
 
-    return [Mpi()]
+    return [MpiSubject()]
 
 
 def _report(options: argparse.Namespace, cases: Sequence[Case], ours: Team, peers: Sequence[Team]) -> int:
-    from hocket.bench.harness import machine
+    from hocket.bench.harness import environment
 
-    before = machine.describe()
+    before = environment.describe()
     effort = Effort(options.time, options.blocks, options.iters, options.check)
     names = [team.name for team in peers]
     cores, load = before["usable_cores"], before["load"][0]
@@ -207,7 +207,7 @@ def _report(options: argparse.Namespace, cases: Sequence[Case], ours: Team, peer
 
 def _write(options: argparse.Namespace, before: dict[str, Any], abouts: dict[str, str], rows: Sequence[Row]) -> None:
     if options.json:
-        from hocket.bench.harness.machine import write
+        from hocket.bench.harness.environment import write
 
         write(options.json, before, abouts, rows)
     if options.plot:

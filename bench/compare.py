@@ -19,7 +19,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from hocket.bench.harness import machine, others
+from hocket.bench.harness import environment, others
 from hocket.bench.harness.measure import Effort, beside_name, measure
 from hocket.bench.harness.page import HEADER, into_section, line, nearest, place, title
 from hocket.bench.harness.result import Result, file_name, read, write
@@ -42,7 +42,7 @@ TURNS, SLICE, FEWEST, MOST = 3, 0.2, 25, 2000
 """Turns of each library for p90 and p99, about how many seconds one takes, and the fewest and most calls of it."""
 
 
-class Machine:
+class LimitsTeam:
     """The team of limits in a library's place: it copies, or sends as raw bytes, what the case's result needs."""
 
     beside = None
@@ -83,7 +83,7 @@ def results(targets: Sequence[Target], peers: Sequence[str], effort: Effort) -> 
                 plain: dict[int, float] = {}  # seconds of an allreduce of float32, by elements
                 for target in targets:
                     if _key(target) == key:
-                        extra = [Machine(limits, target)] if target.limit else []
+                        extra = [LimitsTeam(limits, target)] if target.limit else []
                         yield _result(target, ours, [*rivals, *extra], effort, plain, apart)
 
 
@@ -157,7 +157,7 @@ def _line(apart: Team, iterations: int = 10) -> float:
 
     One iteration would be as short as the time by which one rank starts later than the other.
     """
-    from hocket.bench.rivals.machine import ROUNDS
+    from hocket.bench.rivals.hardware import ROUNDS
 
     return max(float(r["seconds"]) for r in apart.order("time", iterations=iterations)) / ROUNDS
 
@@ -210,7 +210,7 @@ def _measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[Result]
     """Measure, and print each line as it comes."""
     chosen = [t for t in TARGETS if options.only in title(t)]
     peers = _texts(options.peers)
-    about: dict[str, Any] = {"machine": machine.describe(), "date": time.strftime("%d %B %Y")}
+    about: dict[str, Any] = {"machine": environment.describe(), "date": time.strftime("%d %B %Y")}
     print(f"{place(about)}\n\n{HEADER}")
     found = []
     for result in results(chosen, peers, Effort(options.time, options.blocks)):

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hocket.bench.harness import machine
+from hocket.bench.harness import environment
 from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
 
 TURNS, STEPS = 12, 10
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         made.add_argument(f"--{name}", default=usual, metavar="A,B", help=f"({usual})")
     made.add_argument("--turns", type=int, default=TURNS, help=f"of {STEPS} steps with each backend ({TURNS})")
     options = made.parse_args(argv)
-    about = machine.describe()
+    about = environment.describe()
     print(f"{about['processor']}, {about['usable_cores']} usable cores, load {about['load'][0]:.2f} at the start\n")
     print(HEADER)
     given = options.ranks, options.busy, options.threads

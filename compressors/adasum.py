@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket.compression.bucket import Bucket
 from hocket.compression.memory import Array
-from hocket.compression.method import Averaged, Kept, Together, chunks
+from hocket.compression.method import Averaged, MethodState, Together, chunks
 
 SMALL, LARGE = 1e-20, 1e20
 """Between them float32 squares and products neither vanish nor overflow in sums."""
@@ -44,7 +44,7 @@ class AdaSum(Together):
     host = "its products are added in float64 by NumPy"
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """All at once: each rank combines its part of the vectors of all."""
         n, p = vectors.flat.size, comm.size

@@ -16,11 +16,11 @@ from hocket.arguments import choices
 from hocket.codecs import Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.choice.names import resolved
-from hocket.compression.entries import Entry, Rate, Stats, loaded, of_all, parked, text
+from hocket.compression.entries import KeyEntry, Rate, Stats, loaded, of_all, parked, text
 from hocket.compression.memory import Array, all_taken, copied, empty, squared, taken, zeros
 from hocket.compression.method import Averaged, Method, check_place, single
 from hocket.compression.residuals import Residuals, near, owing, spoilt, sums
-from hocket.compression.step import Outcome, Step, of_two, on_gpu
+from hocket.compression.step import Step, StepResult, of_two, on_gpu
 from hocket.errors import ArgumentError
 from hocket.extending import InOrder, at_once, in_order, on_host, place
 
@@ -54,7 +54,7 @@ class Compressor:
         self.comm = getattr(comm, "plain", comm)  # an axis of a Mesh has a codec, whose errors would not be owed
         self.feedback, self.decay = feedback, decay
         self.method = resolved(method)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, KeyEntry] = {}
         self._residuals = Residuals(keep)
         self._memory = [np.empty(0, np.float32)] * 2
         self._last_step: Step | None = None
@@ -124,7 +124,7 @@ class Compressor:
                 array *= np.float32(self.comm.size)
 
     def _on_gpu(
-        self, bucket: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[float],
+        self, bucket: Bucket, arrays: Sequence[Array], entries: Sequence[KeyEntry], factors: Sequence[float],
         rates: Sequence[Rate], op: str,
     ) -> list[Averaged]:  # fmt: skip
         """The same of vectors on a GPU: nothing is decided on the host, and nothing waits."""
@@ -155,7 +155,7 @@ class Compressor:
         self._settle_on_gpu(entries, here, averages, (owed, left), square, rates)
         return averages
 
-    def _settle_on_gpu(self, entries: Sequence[Entry], *made: Any) -> None:
+    def _settle_on_gpu(self, entries: Sequence[KeyEntry], *made: Any) -> None:
         """The same of all in a call; `made`: what step.py's `on_gpu` takes."""
         outcome = on_gpu(self.feedback, self._residuals.parks, entries, *made)
         self._residuals.end()
@@ -164,14 +164,14 @@ class Compressor:
         else:
             outcome.settle(outcome.finite)
 
-    def _owed(self, entries: Sequence[Entry]) -> list[Array | None]:
+    def _owed(self, entries: Sequence[KeyEntry]) -> list[Array | None]:
         return [entry.residual if self.feedback else None for entry in entries]
 
-    def _seeds(self, keys: Sequence[str], entries: Sequence[Entry]) -> list[int]:
+    def _seeds(self, keys: Sequence[str], entries: Sequence[KeyEntry]) -> list[int]:
         return [zlib.crc32(f"{key}|{entry.steps}".encode()) for key, entry in zip(keys, entries, strict=True)]
 
     def _send(
-        self, results: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[float]
+        self, results: Bucket, arrays: Sequence[Array], entries: Sequence[KeyEntry], factors: Sequence[float]
     ) -> tuple[list[Array], list[float], list[Averaged]]:
         """Average by a method that is given what is to be sent.  What is left, the squares of that, and the costs."""
         vectors = self._left(results.keys, entries, arrays[0])
@@ -181,7 +181,7 @@ class Compressor:
         return vectors.parts, squares, self.method.average_all(self.comm, vectors, results, kepts, seeds)
 
     def _feed(
-        self, bucket: Bucket, arrays: Sequence[Array], entries: Sequence[Entry], factors: Sequence[float]
+        self, bucket: Bucket, arrays: Sequence[Array], entries: Sequence[KeyEntry], factors: Sequence[float]
     ) -> tuple[list[Array], list[float], list[Averaged]]:
         """The same by one whose call adds what is owed, and leaves what will be."""
         squares = [owing(*each) for each in zip(arrays, self._owed(entries), factors, strict=True)]
@@ -265,12 +265,12 @@ class Compressor:
         return out
 
     def _settle(
-        self, entry: Entry, left: Array, square: float, result: Array, averaged: Averaged, lr: Rate, seconds: float
+        self, entry: KeyEntry, left: Array, square: float, result: Array, averaged: Averaged, lr: Rate, seconds: float
     ) -> None:
         """Keep what a call leaves, or give it to the step; nothing, and a result of NaN, if that is not finite."""
         whole = math.isfinite(squared(result)) if averaged.finite is None else averaged.finite
         owed, left_square = (left, 0.0) if self.feedback else (None, squared(left))
-        outcome = Outcome(entry, result, whole, averaged.kept, lr, square, owed, left_square)
+        outcome = StepResult(entry, result, whole, averaged.kept, lr, square, owed, left_square)
         if not whole:
             result[...] = np.nan
         if self._step:
@@ -279,11 +279,11 @@ class Compressor:
             outcome.settle(whole)
         self._count(entry, left.nbytes, averaged, seconds)
 
-    def _count(self, entry: Entry, nbytes: int, averaged: Averaged, seconds: float) -> None:
+    def _count(self, entry: KeyEntry, nbytes: int, averaged: Averaged, seconds: float) -> None:
         entry.steps, was = entry.steps + 1, entry.stats
         entry.stats = Stats(was.calls + 1, nbytes, averaged.nbytes, was.seconds + seconds, was.error)
 
-    def _factor(self, entry: Entry, lr: Rate) -> float:
+    def _factor(self, entry: KeyEntry, lr: Rate) -> float:
         """By which what is owed is multiplied in a call at this rate."""
         return single(self.decay * (entry.lr / lr if lr and entry.lr else 1.0))
 
@@ -292,11 +292,11 @@ class Compressor:
         """The one that is open."""
         return self._last_step if self._last_step and not self._last_step.over else None
 
-    def _left(self, keys: Sequence[str], entries: Sequence[Entry], like: Array) -> Bucket:
+    def _left(self, keys: Sequence[str], entries: Sequence[KeyEntry], like: Array) -> Bucket:
         """Memory for what is to be sent, of which a method leaves what is not: the entries', if they keep that."""
         return self._residuals.of(keys, entries, like)[1] if self.feedback else self._scratch(0, entries, like)
 
-    def _scratch(self, which: int, entries: Sequence[Entry], like: Array) -> Bucket:
+    def _scratch(self, which: int, entries: Sequence[KeyEntry], like: Array) -> Bucket:
         """Memory for a vector of each entry, one after the other, where `like` lies."""
         count, memory = sum(math.prod(entry.shape) for entry in entries), self._memory[which]
         if len(memory) < count or place(memory) != place(like):
@@ -368,7 +368,7 @@ class Compressor:
         stay = [key for key in entries if size == self.comm.size or not entries[key]["sharded"]]
         self._entries = {key: self._redealt([one["entries"][key] for one in states]) for key in stay}
 
-    def _redealt(self, saved: Sequence[dict[str, Any]]) -> Entry:
+    def _redealt(self, saved: Sequence[dict[str, Any]]) -> KeyEntry:
         """This rank takes over from ranks rank, rank + size, ...  An average divides by another number now."""
         rank, size = self.comm.rank, self.comm.size
         if size == len(saved):
@@ -379,11 +379,11 @@ class Compressor:
 
     def _entry(
         self, key: str, like: Array, shape: tuple[int, ...], owed: tuple[int, ...] | None = None, sharded: bool = False
-    ) -> Entry:
+    ) -> KeyEntry:
         entry = self._entries.get(text(key))
         if entry is None:
             residual = zeros(like, shape if owed is None else owed)
-            entry = self._entries[key] = Entry(shape, residual, sharded=sharded)
+            entry = self._entries[key] = KeyEntry(shape, residual, sharded=sharded)
         elif not on_host(entry.residual) and place(entry.residual) != place(like):
             was = place(entry.residual)
             raise ArgumentError(f"key {key!r} was used for an array {was}, got one {place(like)}: use another key here")

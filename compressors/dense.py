@@ -13,7 +13,7 @@ from hocket.arguments import choices
 from hocket.codecs import CODECS, Codec
 from hocket.compression.bucket import Bucket
 from hocket.compression.memory import Array, copied, empty, namespace, size, zeros
-from hocket.compression.method import Averaged, Kept, Method, Together, single, times
+from hocket.compression.method import Averaged, Method, MethodState, Together, single, times
 from hocket.errors import ArgumentError
 from hocket.extending import hierarchical
 
@@ -57,7 +57,7 @@ class Coded(Method):
     def feeds(self) -> bool:
         return not self.codec.stochastic
 
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: MethodState, seed: int) -> Averaged:
         flat = vector.reshape(-1)
         self._allreduce(comm, flat, result.reshape(-1), self._left(flat))
         if self.codec.stochastic:
@@ -95,7 +95,7 @@ class Coded(Method):
         rows[slice(None) if self.codec.stochastic else own] = 0
         return Averaged({}, (comm.size - 1) * self.codec.nbytes(rows.shape[1]))
 
-    def gather(self, comm: Any, vector: Array, result: Array, kept: Kept) -> Averaged:
+    def gather(self, comm: Any, vector: Array, result: Array, kept: MethodState) -> Averaged:
         """The changes, encoded; the first time all of it: (p-1) times a vector's bytes."""
         if "all" in kept:
             result[...] = kept["all"]
@@ -108,7 +108,7 @@ class Coded(Method):
         return Averaged({"all": copied(result)}, nbytes)
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all."""
         self.average(comm, vectors.flat, results.flat, {}, seeds[0])
@@ -133,7 +133,7 @@ class DoubleSqueeze(Together):
         return f"doublesqueeze:{self.codec.name}"
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all.  Row r is what rank r owns: of each vector a part."""
         p = comm.size
@@ -170,10 +170,10 @@ class DoubleSqueeze(Together):
         )  # fmt: skip
         return self.codec.itemsize / self.codec.block
 
-    def rescaled(self, kept: Kept, factor: float) -> Kept:
+    def rescaled(self, kept: MethodState, factor: float) -> MethodState:
         return times(kept, "owned", factor)
 
-    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
+    def redealt(self, kepts: Sequence[MethodState], count: int, rank: int, size: int) -> MethodState:
         if not all("owned" in kept for kept in kepts):
             return {}
         each = self._part(count, size)

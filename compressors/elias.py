@@ -10,7 +10,7 @@ import numpy as np
 from hocket.codecs import WHOLE, Codec, restore, shorten
 from hocket.compression.bucket import Bucket
 from hocket.compression.memory import Array
-from hocket.compression.method import Averaged, Kept, Together
+from hocket.compression.method import Averaged, MethodState, Together
 from hocket.errors import ArgumentError
 
 
@@ -36,7 +36,7 @@ class Elias(Together):
     host = "how long its codes are is known when they are made"
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """Two calls for all: the lengths, and the codes."""
         codec, flat, p = self.codec, vectors.flat, comm.size

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hocket.compression.memory import Array, fetched
-from hocket.compression.method import Kept
+from hocket.compression.method import MethodState
 from hocket.errors import ArgumentError
 
 STATE = {"method", "size", "entries"}
@@ -54,7 +54,7 @@ class Stats:
 
 
 @dataclass
-class Entry:
+class KeyEntry:
     """A rank's memory for a key."""
 
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class Entry:
     """The vector that this rank still has to send."""
     lr: float | None = None
     steps: int = 0
-    kept: Kept = field(default_factory=dict)
+    kept: MethodState = field(default_factory=dict)
     stats: Stats = Stats()
     square: Any = None
     """The square of the length of what the last call had to send; None: the error is known."""
@@ -81,17 +81,17 @@ class Entry:
         }  # fmt: skip
 
 
-def parked(kept: Kept) -> Kept:
+def parked(kept: MethodState) -> MethodState:
     """The same in host memory, which waits for a GPU."""
     return {name: fetched(each) for name, each in kept.items()}
 
 
-def loaded(saved: Sequence[dict[str, Any]], factor: float = 1.0) -> Entry:
+def loaded(saved: Sequence[dict[str, Any]], factor: float = 1.0) -> KeyEntry:
     """One entry, that owes what all of these owe, times `factor`."""
     residual = np.asarray(sum(np.asarray(one["residual"], np.float32) for one in saved) * np.float32(factor))
     first = saved[0]
     kept, sharded = dict(first["kept"]), first["sharded"]
-    return Entry(tuple(first["shape"]), residual, first["lr"], first["steps"], kept, sharded=sharded)
+    return KeyEntry(tuple(first["shape"]), residual, first["lr"], first["steps"], kept, sharded=sharded)
 
 
 def of_all(state: Any, method: str, here: int) -> tuple[list[dict[str, Any]], int]:

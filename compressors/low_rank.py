@@ -10,7 +10,7 @@ import numpy as np
 from hocket.codecs import thin
 from hocket.compression.bucket import Bucket
 from hocket.compression.memory import Array, chosen, finite, moved, namespace, size
-from hocket.compression.method import Averaged, Kept, Together, checked_half, joined
+from hocket.compression.method import Averaged, MethodState, Together, checked_half, joined
 from hocket.errors import ArgumentError
 from hocket.extending import on_host
 
@@ -39,7 +39,7 @@ class PowerSGD(Together):
         return joined("powersgd", self.rank, self.codec)
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """Two calls for all: one of what is averaged as it is and of the first thin matrices, one of the second.
 
@@ -76,7 +76,7 @@ class PowerSGD(Together):
         rows = vector.shape[0] if vector.ndim > 1 else 1
         return vector.reshape(rows, -1) if size(vector) else vector.reshape(rows, 0)
 
-    def _start(self, matrix: Array, kept: Kept, seed: int) -> Array | None:
+    def _start(self, matrix: Array, kept: MethodState, seed: int) -> Array | None:
         """Where the power iteration goes on; None: two thin matrices would not be smaller."""
         rows, columns = matrix.shape
         if self.rank * (rows + columns) >= size(matrix):
@@ -86,7 +86,7 @@ class PowerSGD(Together):
         drawn = np.random.Generator(np.random.Philox(seed)).standard_normal((columns, self.rank), np.float32)
         return moved(drawn, matrix)
 
-    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
+    def redealt(self, kepts: Sequence[MethodState], count: int, rank: int, size: int) -> MethodState:
         return kepts[0]
 
 

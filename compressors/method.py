@@ -15,7 +15,7 @@ from hocket.compression.memory import Array
 from hocket.errors import ArgumentError
 from hocket.extending import on_host, place
 
-Kept = dict[str, Array]
+MethodState = dict[str, Array]
 """A method keeps this of a vector from one call to the next, by name."""
 CHUNK = 1 << 15
 """Floats, that stay in a core's cache when they are read a second time."""
@@ -36,7 +36,7 @@ def joined(kind: str, *arguments: object) -> str:
 class Averaged(NamedTuple):
     """A method's report on a call with a vector."""
 
-    kept: Kept
+    kept: MethodState
     nbytes: int
     """Bytes of a vector on the wire."""
     finite: Any = None
@@ -50,7 +50,7 @@ class Method(Protocol):
     def name(self) -> str:
         """The name that `Compressor` takes: "topk:0.01"."""
 
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: MethodState, seed: int) -> Averaged:
         """Collective.
 
         `vector`: float32 of any shape, what this rank has to send; becomes what is left of it, that the others did not
@@ -60,7 +60,7 @@ class Method(Protocol):
         """
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """`average` of several vectors; methods that can, make fewer calls for them together."""
         each = zip(vectors.parts, results.parts, kepts, seeds, strict=True)
@@ -87,18 +87,18 @@ class Method(Protocol):
         """`average` of vector[r] for rank r, where `vector` has a row for each rank."""
         raise ArgumentError(f"{self.name!r} has no reduce_scatter: only codecs of blocks have one")
 
-    def gather(self, comm: Any, vector: Array, result: Array, kept: Kept) -> Averaged:
+    def gather(self, comm: Any, vector: Array, result: Array, kept: MethodState) -> Averaged:
         """Make the rows of `result` all ranks' vectors, by what changed since the call that returned `kept`."""
         raise ArgumentError(f"{self.name!r} has no allgather: only codecs of blocks have one")
 
-    def rescaled(self, kept: Kept, factor: float) -> Kept:
+    def rescaled(self, kept: MethodState, factor: float) -> MethodState:
         """`kept`, with what it owes times `factor`: the learning rate has changed, or what is owed decays.
 
         As it is, unless a method owes a part of it.
         """
         return kept
 
-    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
+    def redealt(self, kepts: Sequence[MethodState], count: int, rank: int, size: int) -> MethodState:
         """Deal out anew what the ranks of another job kept: the part of rank `rank` of `size`, of a vector of `count`
         elements.
 
@@ -110,12 +110,12 @@ class Method(Protocol):
 class Together(Method):
     """A method whose one way of averaging is `average_all`; a single vector is a batch of one."""
 
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: MethodState, seed: int) -> Averaged:
         vectors, results = (Bucket(each.reshape(-1), [each]) for each in (vector, result))
         return self.average_all(comm, vectors, results, [kept], [seed])[0]
 
 
-def times(kept: Kept, name: str, factor: float) -> Kept:
+def times(kept: MethodState, name: str, factor: float) -> MethodState:
     """`kept`, with that array multiplied, if there is one."""
     return kept if factor == 1 or name not in kept else {**kept, name: kept[name] * factor}
 

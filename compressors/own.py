@@ -9,7 +9,7 @@ import numpy as np
 
 from hocket.compression.bucket import Bucket
 from hocket.compression.memory import Array
-from hocket.compression.method import Averaged, Kept, Method
+from hocket.compression.method import Averaged, Method, MethodState
 from hocket.errors import ArgumentError
 
 Encode = Callable[[Array], Array]
@@ -50,7 +50,7 @@ class Own(Method):
 
     host = "how long what encode returns is must be told to the others"
 
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: MethodState, seed: int) -> Averaged:
         flat = vector.reshape(-1)
         wire, length = np.empty(0, np.uint8), NOT_FINITE
         if not np.isnan(flat).any():  # an infinity has made it NaN
@@ -67,7 +67,7 @@ class Own(Method):
         return Averaged({}, wire.size)
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all."""
         whole = self.average(comm, vectors.flat, results.flat, {}, seeds[0]).nbytes

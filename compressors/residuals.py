@@ -10,9 +10,9 @@ import numpy as np
 
 from hocket.arguments import choices
 from hocket.compression.bucket import Bucket
-from hocket.compression.entries import Entry
+from hocket.compression.entries import KeyEntry
 from hocket.compression.memory import Array, empty, moved, namespace, size, squared
-from hocket.compression.method import CHUNK, Kept, chunks
+from hocket.compression.method import CHUNK, MethodState, chunks
 from hocket.errors import ArgumentError
 from hocket.extending import on_host
 
@@ -29,7 +29,7 @@ class Residuals:
         self._pairs: dict[tuple[str, ...], tuple[Bucket, Bucket]] = {}
         """By the keys of a call.  Of each entry one has the residual, and the other is its spare memory."""
 
-    def of(self, keys: Sequence[str], entries: Sequence[Entry], like: Array) -> tuple[Bucket, Bucket]:
+    def of(self, keys: Sequence[str], entries: Sequence[KeyEntry], like: Array) -> tuple[Bucket, Bucket]:
         """The vectors that the entries owe, and memory for what they will owe, where `like` lies.  Copies, if other
         calls had these keys last."""
         kept, spare = self._pair(tuple(keys), entries, like)
@@ -53,7 +53,7 @@ class Residuals:
         if self.parks:
             self._pairs.clear()
 
-    def _pair(self, keys: tuple[str, ...], entries: Sequence[Entry], like: Array) -> tuple[Bucket, Bucket]:
+    def _pair(self, keys: tuple[str, ...], entries: Sequence[KeyEntry], like: Array) -> tuple[Bucket, Bucket]:
         shapes = [tuple(entry.residual.shape) for entry in entries]
         pair = self._pairs.get(keys)
         if pair is None or [tuple(part.shape) for part in pair[0].parts] != shapes:
@@ -99,7 +99,7 @@ def sums(new: Bucket, owed: Bucket | None, factors: Sequence[float], into: Bucke
     return squared(into.flat)
 
 
-def near(kept: Kept, like: Array) -> Kept:
+def near(kept: MethodState, like: Array) -> MethodState:
     """The floats that a method keeps, where `like` lies: they may come from a checkpoint."""
     return {
         name: moved(each, like) if on_host(each) and each.dtype.kind == "f" else each for name, each in kept.items()

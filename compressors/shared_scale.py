@@ -9,7 +9,7 @@ import numpy as np
 
 from hocket.compression.bucket import Bucket
 from hocket.compression.memory import Array
-from hocket.compression.method import Averaged, Kept, Together, chunks
+from hocket.compression.method import Averaged, MethodState, Together, chunks
 from hocket.compression.quantizers import checked_clip, checked_levels, checked_seed
 
 WORD = 64
@@ -39,7 +39,7 @@ class SharedScale(Together):
     host = "it rounds by NumPy's random numbers"
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """Two calls for all: the scales, and the words."""
         scales = comm.allreduce(np.array([self._scale(part) for part in vectors.parts], np.float32), "max")

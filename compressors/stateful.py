@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket.compression.bucket import Bucket
 from hocket.compression.memory import Array, cast, chosen, copied, empty, namespace, size, squared, zeros
-from hocket.compression.method import Averaged, Kept, Method, Together, joined, single, times
+from hocket.compression.method import Averaged, Method, MethodState, Together, joined, single, times
 from hocket.compression.sparse.methods import TopK, checked
 from hocket.errors import ArgumentError
 
@@ -39,7 +39,7 @@ class EF21(Together):
         return self.method.host
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """All together, where all have had a first call, or none."""
         if len({"mine" in kept for kept in kepts}) > 1:
@@ -97,7 +97,7 @@ class DGC(Together):
         return joined("dgc", f"{self.density:g}", self.codec)
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """All together, where all have had as many calls."""
         steps = {int(kept["step"][0]) if kept else 0 for kept in kepts}
@@ -133,11 +133,11 @@ class DGC(Together):
         by = most / xp.sqrt(squared(vector))
         return vector * cast(chosen(by < 1, by, 1.0), "float32")
 
-    def rescaled(self, kept: Kept, factor: float) -> Kept:
+    def rescaled(self, kept: MethodState, factor: float) -> MethodState:
         """Scale what waits; not the momentum, which is of gradients, as an optimizer's is."""
         return times(kept, "v", factor)
 
-    def redealt(self, kepts: Sequence[Kept], count: int, rank: int, size: int) -> Kept:
+    def redealt(self, kepts: Sequence[MethodState], count: int, rank: int, size: int) -> MethodState:
         """Share out what has gathered like what is owed; an average divides by another number now.
 
         A rank beyond those that were takes over zeros.  All count as many calls, which decide what is sent together.

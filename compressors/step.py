@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.compression.bucket import Bucket
-from hocket.compression.entries import Entry, parked
+from hocket.compression.entries import KeyEntry, parked
 from hocket.compression.memory import Array, chosen, fetched, finite, squared
-from hocket.compression.method import Averaged, Kept
+from hocket.compression.method import Averaged, MethodState
 from hocket.extending import InOrder, in_order, on_host
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """The effect of a call on one key's vector, and what it leaves if it counts."""
 
-    entry: Entry
+    entry: KeyEntry
     result: Array
     finite: bool
     """The same on all ranks."""
-    kept: Kept
+    kept: MethodState
     lr: float | None
     square: float
     left: Array | None
@@ -55,10 +55,10 @@ class Outcome(NamedTuple):
 class OnGpu(NamedTuple):
     """The same of vectors on a GPU, which alone knows what is finite: both cases are computed, and one is taken."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[KeyEntry]
     results: Sequence[Array]
     finite: Any
-    kepts: Sequence[Kept]
+    kepts: Sequence[MethodState]
     ratios: Sequence[float]
     """By which the learning rates' change multiplies what stays."""
     owed: Bucket
@@ -93,19 +93,19 @@ class OnGpu(NamedTuple):
             entry.residual, entry.spare = part, owed
 
 
-def of_two(result: Array, kept: Kept, before: Kept) -> Kept:
+def of_two(result: Array, kept: MethodState, before: MethodState) -> MethodState:
     """The state after a call on a GPU: `kept`, where its result is finite, else `before`."""
     return _of_two(finite(result), kept, before)
 
 
-def _of_two(counts: Any, kept: Kept, before: Kept) -> Kept:
+def _of_two(counts: Any, kept: MethodState, before: MethodState) -> MethodState:
     return {
         name: each if on_host(each) else chosen(counts, each, before.get(name, 0.0)) for name, each in kept.items()
     }
 
 
 def on_gpu(
-    feedback: bool, parks: bool, entries: Sequence[Entry], results: Sequence[Array], averages: Sequence[Averaged],
+    feedback: bool, parks: bool, entries: Sequence[KeyEntry], results: Sequence[Array], averages: Sequence[Averaged],
     residuals: tuple[Bucket, Bucket], square: Any, rates: Sequence[float | None],
 ) -> OnGpu:  # fmt: skip
     """The outcome of a call at these rates that has just been made; `residuals`: what was owed, and what is left."""
@@ -124,7 +124,7 @@ class Step:
 
     def __init__(self, order: InOrder) -> None:
         self._calls, self.over = order, False
-        self._outcomes: list[Outcome | OnGpu] = []
+        self._outcomes: list[StepResult | OnGpu] = []
         self._entries: set[int] = set()  # their ids
 
     def __enter__(self) -> Step:
@@ -136,10 +136,10 @@ class Step:
         else:
             self.drop()
 
-    def __contains__(self, entry: Entry) -> bool:
+    def __contains__(self, entry: KeyEntry) -> bool:
         return id(entry) in self._entries
 
-    def add(self, outcome: Outcome | OnGpu, *entries: Entry) -> None:
+    def add(self, outcome: StepResult | OnGpu, *entries: KeyEntry) -> None:
         """Add the outcome of a call that has just been made."""
         self._outcomes.append(outcome)
         self._entries.update(map(id, entries))

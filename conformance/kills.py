@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.elastic import PROCESS, STEERED, ElasticTrial
+from hocket.conformance.jobs.elastic_trial import PROCESS, STEERED, ElasticTrial
 from hocket.conformance.jobs.ranks import again, main_or_rank
 from hocket.conformance.jobs.trial import listen, say
 from hocket.training import Client, Range, Rows, serve

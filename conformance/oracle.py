@@ -53,7 +53,7 @@ def kind_of(dtype: np.dtype[Any]) -> str:
 # --- which elements
 
 
-class Piece(NamedTuple):
+class ResultPart(NamedTuple):
     """`length` elements of a result from `at` on are the reduction of these ranks' elements from `source` on."""
 
     at: int
@@ -62,7 +62,7 @@ class Piece(NamedTuple):
     source: int
 
 
-def pieces(collective: str, size: int, rank: int, root: int, lengths: Any) -> list[Piece]:
+def pieces(collective: str, size: int, rank: int, root: int, lengths: Any) -> list[ResultPart]:
     """The pieces that `rank` gets, in order; [] where it gets nothing.
 
     `lengths`: elements of x; where x or the result has a block for each rank, those of a block, or a sequence of them;
@@ -72,10 +72,10 @@ def pieces(collective: str, size: int, rank: int, root: int, lengths: Any) -> li
     if collective in ("allreduce", "scan", "exscan", "broadcast", "reduce"):
         ranks: Sequence[int] = {"scan": everyone[: rank + 1], "exscan": everyone[:rank], "broadcast": [root]}.get(
             collective, everyone)  # fmt: skip
-        return [Piece(0, lengths, ranks, 0)] if ranks and (collective != "reduce" or rank == root) else []
+        return [ResultPart(0, lengths, ranks, 0)] if ranks and (collective != "reduce" or rank == root) else []
     blocks = [lengths] * size if isinstance(lengths, int) else lengths
     if collective in ("reduce_scatter", "scatter"):
-        return [Piece(0, blocks[rank], everyone if collective == "reduce_scatter" else [root], sum(blocks[:rank]))]
+        return [ResultPart(0, blocks[rank], everyone if collective == "reduce_scatter" else [root], sum(blocks[:rank]))]
     if collective == "alltoall":
         rows = [blocks] * size if isinstance(blocks[0], int) else blocks
         return list(_after_another((row[rank], r, sum(row[:rank])) for r, row in enumerate(rows)))
@@ -84,10 +84,10 @@ def pieces(collective: str, size: int, rank: int, root: int, lengths: Any) -> li
     return []
 
 
-def _after_another(parts: Iterator[tuple[int, int, int]]) -> Iterator[Piece]:
+def _after_another(parts: Iterator[tuple[int, int, int]]) -> Iterator[ResultPart]:
     at = 0
     for length, rank, source in parts:
-        yield Piece(at, length, [rank], source)
+        yield ResultPart(at, length, [rank], source)
         at += length
 
 
@@ -145,7 +145,7 @@ def same(got: Array, want: Array) -> Array:
 # --- reductions in any order
 
 
-class Wanted(NamedTuple):
+class Expected(NamedTuple):
     """A result, and how far from it each element may lie (None: not at all)."""
 
     array: Array
@@ -153,7 +153,7 @@ class Wanted(NamedTuple):
 
 
 def reduced(op: str | Function, xs: Sequence[Array], factors: Sequence[float] = (), left: bool = False,
-            size: int | None = None) -> Wanted:  # fmt: skip
+            size: int | None = None) -> Expected:  # fmt: skip
     """xs[0] op xs[1] op ..., in any order; `left`: strictly from rank 0 on, so that floats are exact too.
 
     `factors`: what premul_sum multiplies by.  `size`: what avg divides by, if not by how many there are.
@@ -168,10 +168,10 @@ def reduced(op: str | Function, xs: Sequence[Array], factors: Sequence[float] = 
     total = fold(op, xs)
     if op == "avg" and kind in ("int", "uint"):  # toward zero
         total = np.asarray(np.sign(total) * (np.abs(total) // dtype.type(count))).astype(dtype)
-    return Wanted(total)
+    return Expected(total)
 
 
-def _bounded(op: str, xs: Sequence[Array], factors: Sequence[float], size: int) -> Wanted:
+def _bounded(op: str, xs: Sequence[Array], factors: Sequence[float], size: int) -> Expected:
     """In extended precision.  At most one rounding at each rank, and two more for a factor and its product."""
     dtype, is_complex = xs[0].dtype, xs[0].dtype.kind == "c"
     with np.errstate(all="ignore"):
@@ -189,20 +189,20 @@ def _bounded(op: str, xs: Sequence[Array], factors: Sequence[float], size: int) 
         roundings = len(xs) - 1 + (2 if op in ("avg", "premul_sum") else 0)
         # The smallest subnormal: of a product or a quotient that lies below the normal numbers.
         least = (roundings + 1) * float(info.smallest_subnormal)
-        return Wanted(total, np.expm1(roundings * np.log1p(np.longdouble(unit))) * scale + least)
+        return Expected(total, np.expm1(roundings * np.log1p(np.longdouble(unit))) * scale + least)
 
 
-def result(given: Sequence[Piece], reduction: Callable[[list[int], slice], Wanted]) -> Wanted | None:
+def result(given: Sequence[ResultPart], reduction: Callable[[list[int], slice], Expected]) -> Expected | None:
     """The pieces put together, each reduced by `reduction(ranks, elements)`; None: there is none."""
     if not given:
         return None
     parts = [reduction(list(each.ranks), slice(each.source, each.source + each.length)) for each in given]
     if len(parts) == 1:
         return parts[0]
-    return Wanted(np.concatenate([part.array for part in parts]))
+    return Expected(np.concatenate([part.array for part in parts]))
 
 
-def wrong(got: Array, wanted: Wanted) -> Array:
+def wrong(got: Array, wanted: Expected) -> Array:
     """Which elements are not what they should be.  Zeros of either sign are alike."""
     if wanted.bound is not None:
         exact = got.astype(np.complex128 if got.dtype.kind == "c" else np.float64)
@@ -217,7 +217,7 @@ def wrong(got: Array, wanted: Wanted) -> Array:
     return np.asarray(found)
 
 
-def difference(got: Array, wanted: Wanted) -> str:
+def difference(got: Array, wanted: Expected) -> str:
     """Say how `got` is wrong; "": nothing."""
     if got.shape != wanted.array.shape:
         return f"its shape is {got.shape}, wanted is {wanted.array.shape}"

@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from hocket.control.handshake import ATTEMPT, Address, AuthError, Client, Connection, Hello, where
+from hocket.control.handshake import ATTEMPT, Address, AuthError, ClientSide, Connection, Hello, where
 from hocket.errors import TransportError
 from hocket.system.machine import wish
 
@@ -76,7 +76,7 @@ def dial(
     try:
         if sock.family == socket.AF_UNIX and peer_uid(sock) != os.geteuid():
             raise AuthError(f"{show(address)} is served by another user (uid {peer_uid(sock)})")
-        client = Client(key or b"", hello, where(sock.getpeername()))
+        client = ClientSide(key or b"", hello, where(sock.getpeername()))
         _introduce(sock, client, deadline, look)
         sock.settimeout(None)
         return Connection.of(sock, client)
@@ -162,7 +162,7 @@ def _open_once(address: Address, deadline: float, source: str) -> socket.socket:
     raise failed
 
 
-def _introduce(sock: socket.socket, client: Client, deadline: float, look: Callable[[], object]) -> None:
+def _introduce(sock: socket.socket, client: ClientSide, deadline: float, look: Callable[[], object]) -> None:
     """A system takes connections for a process that is stopped, so the proof may never come."""
     sock.sendall(client.start)
     while not client.done:

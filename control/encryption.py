@@ -180,7 +180,7 @@ class Securing:
 
 
 class EncryptedSocket(socket.socket):
-    """An encrypted stand-in for the socket of a control connection (link.Link).  Takes `sock` over; not blocking.
+    """An encrypted stand-in for the socket of a control connection (`ControlLink`).  Takes `sock` over; not blocking.
 
     `recv` gives all that has come, so that `select` on it tells the truth.
     """

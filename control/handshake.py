@@ -11,7 +11,7 @@ by which a secret could be guessed.  The hello says which rank (or the coordinat
 and port.  A server that is another one, or has another address or port, refuses and says so.  So a handshake that is
 relayed from another port lets nobody in; address translation is refused too, as connections must go straight.
 Both ends derive the connection's own key, HMAC(key, "connection" | transcript).
-Frames have a fixed size: nothing of a stranger's is parsed beyond fixed offsets.  `Client` and `Server` do no I/O.
+Frames have a fixed size: nothing of a stranger's is parsed beyond fixed offsets.  The two sides do no I/O.
 Cost: 1.5 round trips, four HMACs a side.
 """
 
@@ -151,7 +151,7 @@ class _Side:
             self.session = prove(self._key, b"connection", transcript)
 
 
-class Client(_Side):
+class ClientSide(_Side):
     """The side that connects to a server at `place`.  Send `start` first."""
 
     def __init__(self, key: bytes, hello: Hello, place: Where = NOWHERE) -> None:
@@ -171,7 +171,7 @@ class Client(_Side):
         return prove(self._key, b"client", transcript)
 
 
-class Server(_Side):
+class ServerSide(_Side):
     """The side that was connected to: `target` in session `epoch`, at `place`.
 
     `claim` is the client's hello once its HMAC has been checked, and `nonce` its nonce; `hello` is set once `done`.
@@ -228,5 +228,5 @@ class Connection(socket.socket):
         timeout = sock.gettimeout()
         connection = cls(sock.family, sock.type, sock.proto, sock.detach())
         connection.settimeout(timeout)
-        connection.hello, connection.key, connection.dialled = side.hello, side.session, isinstance(side, Client)
+        connection.hello, connection.key, connection.dialled = side.hello, side.session, isinstance(side, ClientSide)
         return connection

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hocket.control.handshake import Connection, prove
-from hocket.control.protocol.kept import Kept
+from hocket.control.protocol.kept import ResendQueue
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
 from hocket.system.machine import numeric, tcp_info, wish
@@ -82,7 +82,7 @@ class Altered(Exception):
     """A message came with another proof than its place in this connection needs."""
 
 
-class Packed(NamedTuple):
+class PackedMessage(NamedTuple):
     """A message as it travels; its digest is computed once for all receivers."""
 
     body: bytes
@@ -102,14 +102,14 @@ class Seal:
         return proof
 
 
-def encode(message: Message) -> Packed:
+def encode(message: Message) -> PackedMessage:
     try:
         body = json.dumps(message, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as why:
         raise ArgumentError(f"a control message must be JSON: {why}") from None
     if len(body) > LIMIT:
         raise ArgumentError(f"a control message of {len(body)} bytes: at most {LIMIT} are allowed")
-    return Packed(body, hashlib.sha256(body).digest())
+    return PackedMessage(body, hashlib.sha256(body).digest())
 
 
 def seals(sock: socket.socket) -> tuple[Seal | None, Seal | None]:
@@ -123,17 +123,17 @@ def seals(sock: socket.socket) -> tuple[Seal | None, Seal | None]:
 class Once:
     """Encodes what goes to several ranks once.  It knows messages by their identity: they must outlive it."""
 
-    def __init__(self, encoded: Callable[[Any], Packed]) -> None:
-        self._encoded, self._ready = encoded, dict[int, Packed]()
+    def __init__(self, encoded: Callable[[Any], PackedMessage]) -> None:
+        self._encoded, self._ready = encoded, dict[int, PackedMessage]()
 
-    def __call__(self, message: Any) -> Packed:
+    def __call__(self, message: Any) -> PackedMessage:
         key = id(message)
         if key not in self._ready:
             self._ready[key] = self._encoded(message)
         return self._ready[key]
 
 
-class Link:
+class ControlLink:
     """Sends from any thread; calls `on_message(message)` and, once, `on_end(how)` on the reactor's thread.
 
     After `close` neither is called.  `start` begins reading.
@@ -146,7 +146,7 @@ class Link:
         """Bytes of a message that comes."""
         self._reactor, self._sock, self._open = reactor, sock, True
         self._in, self._out = bytearray(), bytearray()
-        self._kept: Kept[Packed] | None = None
+        self._kept: ResendQueue[PackedMessage] | None = None
         self.on_break: Callable[[str, float], bool] = lambda how, silent: False
         """Called when the connection is broken: how, and for how many seconds the other host was silent.  Will there be
         another one (`again`, or `end`)?"""
@@ -171,7 +171,7 @@ class Link:
     def keep(self) -> None:
         """Keep what is sent until the other end, which does the same, has it.  Before anything is sent."""
         if self._sock.family != socket.AF_UNIX:
-            self._kept = Kept()
+            self._kept = ResendQueue()
 
     def again(self, sock: socket.socket) -> None:
         """Go on over another connection; on the reactor's thread."""
@@ -197,7 +197,7 @@ class Link:
     def send(self, message: Message) -> None:
         self.post(encode(message))
 
-    def post(self, packed: Packed) -> None:
+    def post(self, packed: PackedMessage) -> None:
         """Send what `encode` made."""
         self._reactor.soon(lambda: self._push(packed))
 
@@ -212,7 +212,7 @@ class Link:
         else:
             self._reactor.remove(self._sock, close=True)
 
-    def _push(self, packed: Packed) -> None:
+    def _push(self, packed: PackedMessage) -> None:
         if not self._open:
             return
         try:
@@ -221,7 +221,7 @@ class Link:
         except OverflowError:
             self.end(CUT.format("it has not said for long what it got"))
 
-    def _put(self, packed: Packed) -> None:
+    def _put(self, packed: PackedMessage) -> None:
         proof = self._ours.next(packed.digest) if self._ours else b""
         self._out += LENGTH.pack(len(packed.body)) + proof + packed.body
         self._writable()

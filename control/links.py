@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hocket.control.handshake import Hello
-from hocket.control.link import LIMIT, OVER, Link, Once, Packed, encode
-from hocket.control.mending import Mending, Way
+from hocket.control.link import LIMIT, OVER, ControlLink, Once, PackedMessage, encode
+from hocket.control.mending import Mending, Redialer
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.coordinator import Coordinator, Unexpected
-from hocket.control.protocol.faults import Later, Send, Timer
+from hocket.control.protocol.faults import Later, SendMessage, Timer
 from hocket.control.protocol.membership import AGAIN, again
 from hocket.control.protocol.messages import Bye, Ended, Join, Left, Message, Refused, Values, Welcome, pack, unpack
 from hocket.control.reactor import Reactor
@@ -40,15 +40,15 @@ class Links:
         self.coordinator = Coordinator(size, job, Welcome(salt=drawn) if keyed else Welcome(key=drawn))
         self.joined: Callable[[int], object] = lambda rank: None
         self.complete: Callable[[], object] = lambda: None
-        self.way: Way | None = None
+        self.way: Redialer | None = None
         """By which a rank's connection is made again from its first moment; else it is once `heal` was called."""
         self.epoch = 0
         """The session's, which a rank knows that was welcome; 0: nobody was."""
         self._reactor = reactor
         self._empty = threading.Event()
         self._over = False
-        self._links: dict[int, Link] = {}
-        self._strangers: set[Link] = set()  # proven, but have not joined
+        self._links: dict[int, ControlLink] = {}
+        self._strangers: set[ControlLink] = set()  # proven, but have not joined
 
     def take(self, sock: socket.socket, hello: Hello) -> None:
         """A proven connection: wait for its join.  Who comes to a meeting that is over waits for nothing."""
@@ -58,7 +58,7 @@ class Links:
         if self._over or hello.purpose.startswith(AGAIN):
             sock.close()
             return
-        link = Link(self._reactor, sock)
+        link = ControlLink(self._reactor, sock)
         link.keep()
         link.most = FIRST_BYTES
         self._strangers.add(link)
@@ -67,7 +67,7 @@ class Links:
         link.start()
         self._reactor.later(FIRST_WORD, lambda: self._forget(link))
 
-    def heal(self, way: Way, ranks: Iterable[int]) -> None:
+    def heal(self, way: Redialer, ranks: Iterable[int]) -> None:
         """From now on the connections of these ranks are made again when they break.  On the reactor's thread."""
         for rank in ranks:
             if link := self._links.get(rank):
@@ -82,7 +82,7 @@ class Links:
         if how is None and not self._over:
             sock.close()
             return
-        refusal = Link(self._reactor, sock)  # without a word it would come again, for ever
+        refusal = ControlLink(self._reactor, sock)  # without a word it would come again, for ever
         refusal.send({OVER: "it has left" if how is None else f'it has given this rank up ("{how}")'})
         refusal.start()
         self._reactor.later(LAST_WORD, refusal.close)
@@ -93,7 +93,7 @@ class Links:
 
     def part(self) -> None:
         """Rank 0 goes on in another generation, and so do the others: its end is no loss.  On the reactor's thread."""
-        self._do(Send(rank, Left(0, {})) for rank in self._links)
+        self._do(SendMessage(rank, Left(0, {})) for rank in self._links)
 
     def missed(self, rank: int, how: str) -> None:
         """Hear from elsewhere that this rank will not come, or not again.  On the reactor's thread."""
@@ -122,7 +122,7 @@ class Links:
         self._links.clear()
         self._strangers.clear()
 
-    def _joins(self, link: Link, hello: Hello, packed: dict[str, Any]) -> None:
+    def _joins(self, link: ControlLink, hello: Hello, packed: dict[str, Any]) -> None:
         members = self.coordinator.members
         try:
             join = unpack(packed)
@@ -152,7 +152,7 @@ class Links:
         if members.formed:
             self.complete()
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: ControlLink) -> None:
         if link in self._strangers:
             self._strangers.discard(link)
             link.close()
@@ -172,7 +172,7 @@ class Links:
         if self.coordinator.members.empty:
             self._empty.set()
 
-    def _do(self, instructions: Iterable[Send | Later]) -> None:
+    def _do(self, instructions: Iterable[SendMessage | Later]) -> None:
         once = Once(_encoded)
         for each in instructions:
             if isinstance(each, Later):
@@ -183,7 +183,7 @@ class Links:
                     self._links.pop(each.rank).close()
 
 
-def _encoded(message: Message) -> Packed:
+def _encoded(message: Message) -> PackedMessage:
     try:
         return encode(pack(message))
     except ArgumentError as why:

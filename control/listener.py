@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from hocket.control.addresses import BindAddress, _listen
 from hocket.control.dial import peer_uid, show  # fmt: skip
-from hocket.control.handshake import ATTEMPT, COORDINATOR, NOWHERE, AuthError, Connection, Hello, Server, where
+from hocket.control.handshake import ATTEMPT, COORDINATOR, NOWHERE, AuthError, Connection, Hello, ServerSide, where
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError
 from hocket.system.machine import wish
@@ -35,7 +35,7 @@ SWEEP = 0.2  # seconds between two looks for those that are too old
 class Unproven(NamedTuple):
     """A connection that has not proven itself."""
 
-    server: Server
+    server: ServerSide
     since: float
 
 
@@ -111,7 +111,7 @@ class Listener:
             self._complain(f"refused user id {peer_uid(sock)}")
             sock.close()
             return
-        self._silent[sock] = Unproven(Server(self._key, *self._me), time.monotonic())
+        self._silent[sock] = Unproven(ServerSide(self._key, *self._me), time.monotonic())
         self._read(sock)  # an honest client has spoken by now
         if sock in self._silent or sock in self._proving:
             self._reactor.add(sock, lambda: self._read(sock))
@@ -155,7 +155,7 @@ class Listener:
             assert server.hello is not None
             self._on_peer(Connection.of(sock, server), server.hello)
 
-    def _greet(self, sock: socket.socket, server: Server) -> None:
+    def _greet(self, sock: socket.socket, server: ServerSide) -> None:
         """The hello was made with the key.  One that was overheard and is repeated takes no second place."""
         if any(each.server.nonce == server.nonce for each in self._proving.values()):
             raise AuthError("this hello was sent before, by another connection: a replay")

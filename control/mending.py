@@ -1,6 +1,6 @@
 """A rank's broken control connection is made again, by the rank; the coordinator can only ask it to.
 
-Both go to the listener of the other one's tcp transport, by a `Way`.  It tells a broken connection from a dead
+Both go to the listener of the other one's tcp transport, by a `Redialer`.  It tells a broken connection from a dead
 process: where nobody listens any more, the process has ended.
 """
 
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from hocket.control.handshake import ATTEMPT
-from hocket.control.link import GONE, Link
+from hocket.control.link import GONE, ControlLink
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 
@@ -29,7 +29,7 @@ BY_ITSELF = 0.02
 SILENT = GONE[errno.ETIMEDOUT]
 
 
-class Way(Protocol):
+class Redialer(Protocol):
     """A way to another rank's process.  Both may wait for so many seconds, and raise TransportError."""
 
     def control_again(self, rank: int, seconds: float, look: Callable[[], object]) -> socket.socket:
@@ -39,14 +39,14 @@ class Way(Protocol):
         """Ask for one."""
 
 
-class Over(Exception):
+class Unneeded(Exception):
     """Nobody needs it any more."""
 
 
 class Mending:
     """The mending of one link, to `rank`.  dials: is it made by this end?"""
 
-    def __init__(self, reactor: Reactor, link: Link, way: Way, rank: int, dials: bool) -> None:
+    def __init__(self, reactor: Reactor, link: ControlLink, way: Redialer, rank: int, dials: bool) -> None:
         self._reactor, self._link, self._way, self._rank, self._dials = reactor, link, way, rank, dials
         link.on_break = self._begin
 
@@ -75,7 +75,7 @@ class Mending:
                     look()
                     time.sleep(0.005)
                 refused = 0.0
-            except Over:
+            except Unneeded:
                 return
             except TransportError as why:
                 now, gone = time.monotonic(), why.errno == errno.ECONNREFUSED
@@ -97,4 +97,4 @@ class Mending:
     def _look(self, broken: int) -> None:
         """It may break again soon: then somebody else mends it, with a limit of its own."""
         if not self._link.open or self._link.connections != broken or self._reactor.dead:
-            raise Over
+            raise Unneeded

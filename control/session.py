@@ -17,9 +17,9 @@ from collections.abc import Collection
 from typing import Any
 
 from hocket.control.handshake import AuthError, prove
-from hocket.control.link import Link
+from hocket.control.link import ControlLink
 from hocket.control.links import Links
-from hocket.control.mending import Mending, Way
+from hocket.control.mending import Mending, Redialer
 from hocket.control.protocol import messages as say
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.member import Heard, Member, Owner
@@ -119,7 +119,7 @@ class Session(ABC):
 
     def open(self, transport: str) -> None:
         """Let all ranks open this transport, whatever they are doing: each owner hears of it, once."""
-        self.send(say.Open(transport))
+        self.send(say.OpenTransport(transport))
 
     def look(self, *ranks: int) -> None:
         """Raise PeerLostError if one of these ranks was lost; by default any, for waits while all meet."""
@@ -176,11 +176,11 @@ class LinkSession(Session):
         """Newcomers prove that they have this key; `key` becomes the session's own."""
         self.epoch = 0  # tells this session from others of the job; made of the key in `_admit`
         self.home: str | None = None  # rank 0: where its coordinator listens; its own way there is a pair of sockets
-        self.way: Way | None = None
+        self.way: Redialer | None = None
         """By which the connection to rank 0 is made again from the welcome on; else it is once `heal` was called."""
         self._links: Links | None = None
         self._owns_reactor = False
-        self._link = Link(reactor, sock)
+        self._link = ControlLink(reactor, sock)
         self._link.keep()
         self._link.on_message, self._link.on_end = self._hear, lambda how: self.take(say.Ended(how))
         reactor.soon(self._link.start)
@@ -197,7 +197,7 @@ class LinkSession(Session):
     def send(self, message: say.Message) -> None:
         self._link.send(say.pack(message))
 
-    def heal(self, way: Way, ranks: Collection[int]) -> None:
+    def heal(self, way: Redialer, ranks: Collection[int]) -> None:
         """From now on `way` makes broken control connections with these ranks again: rank 0's, or with rank 0."""
         if self._links is not None:
             links = self._links

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.bench.harness.machine import describe
+from hocket.bench.harness.environment import describe
 from hocket.collectives.measuring.cases import parse_size
 from hocket.conformance.jobs.ranks import again, cabled, found_on
 

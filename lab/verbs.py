@@ -28,7 +28,7 @@ from resource import RUSAGE_SELF, getrusage
 from statistics import median
 from typing import Any
 
-from hocket.bench.harness.machine import describe
+from hocket.bench.harness.environment import describe
 from hocket.conformance.jobs.ranks import again, main_or_rank, on_this_machine, started
 from hocket.errors import Error
 from hocket.lab.rivals.perftest import (

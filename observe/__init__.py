@@ -10,7 +10,7 @@
     connections.py  what the kernel said of TCP connections
     evidence.py     each wait, the message that ended it, and when the peer began to do its part
     attribution.py  every second of waiting goes to a late rank, a slow link, or to what no one can help
-    findings.py     the numbers of a report; words.py: its first lines; page/: as HTML
+    findings.py     the numbers of a report; sentences.py: its first lines; page/: as HTML
     metrics/        what ranks that run export: Prometheus, OpenTelemetry, a dashboard for Grafana
     layers.py       communication by the marks of the program
     cables.py       what lies between two hosts

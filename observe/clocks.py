@@ -61,7 +61,7 @@ def gates(pings: Iterable[Ping]) -> list[Gate]:
 
 
 @dataclass(frozen=True)
-class Line:
+class OffsetBand:
     """All lines through some gates: at time t the offset is between `low` and `high`."""
 
     first: int
@@ -89,7 +89,7 @@ class Line:
         return min(b for _, b in self.corners) * 1e6, max(b for _, b in self.corners) * 1e6
 
 
-def line(given: Sequence[Gate], fastest: float = FASTEST) -> Line | None:
+def line(given: Sequence[Gate], fastest: float = FASTEST) -> OffsetBand | None:
     """All lines through these gates, whose drift is at most `fastest`; None if no line goes through all.
 
     Each gate is a half plane of (a, b).  The corners of what they have in common are the extreme lines: two constraints
@@ -113,7 +113,7 @@ def line(given: Sequence[Gate], fastest: float = FASTEST) -> Line | None:
         return None
     corners = tuple(zip(a[kept].tolist(), b[kept].tolist(), strict=True))
     kinds = [[g.t for g in given if g.above is above] for above in (True, False)]
-    return Line(max(map(min, kinds)), min(map(max, kinds)), origin, base, corners)
+    return OffsetBand(max(map(min, kinds)), min(map(max, kinds)), origin, base, corners)
 
 
 def _hull(points: list[tuple[float, float]], lower: bool) -> list[tuple[float, float]]:
@@ -143,7 +143,7 @@ class Break(NamedTuple):
 class Clock:
     """One rank's clock against the reference: what to add to its times, and by how much that may be wrong."""
 
-    def __init__(self, pieces: Sequence[Line], until: int = 1 << 62) -> None:
+    def __init__(self, pieces: Sequence[OffsetBand], until: int = 1 << 62) -> None:
         self.pieces = tuple(pieces)
         self.until = until
         """From here on the gates contradict the last piece, and are too few for another: the error is infinite."""
@@ -151,17 +151,17 @@ class Clock:
     @classmethod
     def same(cls) -> Clock:
         """The clock is the reference itself: offset 0, error 0."""
-        return cls([Line(0, 0, 0, 0, ((0.0, 0.0),))])
+        return cls([OffsetBand(0, 0, 0, 0, ((0.0, 0.0),))])
 
     @classmethod
     def unknown(cls, offset: int) -> Clock:
         """Only a guess is known: offset so and so, error infinite."""
-        return cls([Line(0, 0, 0, offset, ((0.0, 0.0),))], until=-(1 << 62))
+        return cls([OffsetBand(0, 0, 0, offset, ((0.0, 0.0),))], until=-(1 << 62))
 
     @classmethod
     def fit(cls, given: Iterable[Gate], fastest: float = FASTEST) -> Clock:
         """One line, or as few as go through all gates.  Raises ArgumentError if they bind nothing from both sides."""
-        left, pieces = sorted(given), list[Line]()
+        left, pieces = sorted(given), list[OffsetBand]()
         while left:
             count, piece = _longest(left, fastest)
             if piece is None:
@@ -220,7 +220,7 @@ class Clock:
         return breaks
 
 
-def _longest(given: list[Gate], fastest: float) -> tuple[int, Line | None]:
+def _longest(given: list[Gate], fastest: float) -> tuple[int, OffsetBand | None]:
     """The longest beginning, of both kinds of gates, through which a line goes: how many gates, and the lines."""
     kinds = {gate.above for gate in given}
     if len(kinds) < 2:

@@ -30,7 +30,7 @@ FULL = 0.5
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankTimes:
     """Where one rank's time went, seconds."""
 
     rank: int
@@ -59,7 +59,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Calls:
+class CallStats:
     """All calls with one name."""
 
     name: str
@@ -97,8 +97,8 @@ class Findings:
 
     timeline: Timeline
     seconds: float
-    ranks: list[Rank]
-    calls: list[Calls]
+    ranks: list[RankTimes]
+    calls: list[CallStats]
     links: list[Direction]
     blame: Blame
     evidence: Evidence
@@ -177,7 +177,7 @@ def union(rows: Rows) -> float:
     return float(ends[0] - rows["begin"][0] + rest) / 1e9
 
 
-def _ranks(timeline: Timeline) -> list[Rank]:
+def _ranks(timeline: Timeline) -> list[RankTimes]:
     groups = {name: timeline.of(name) for name in (Group.CALLS, Group.UNTIMED, Group.WAITS, Group.ROOM, Group.KERNELS)}
     of = {name: timeline.ranks(rows) for name, rows in groups.items()}
     late = timeline.queued(groups[Group.CALLS])
@@ -190,7 +190,7 @@ def _ranks(timeline: Timeline) -> list[Rank]:
         own = facts.get(str(rank)) if isinstance(facts, dict) else None
         lost = own.get("lost") if isinstance(own, dict) else 0
         ranks.append(
-            Rank(
+            RankTimes(
                 rank, hosts[rank], span, len(calls) + len(mine[Group.UNTIMED]), union(calls), union(waits),
                 union(mine[Group.KERNELS]), union(queued), lost if isinstance(lost, int) else 0,
             )
@@ -198,7 +198,7 @@ def _ranks(timeline: Timeline) -> list[Rank]:
     return ranks
 
 
-def _calls(timeline: Timeline) -> list[Calls]:
+def _calls(timeline: Timeline) -> list[CallStats]:
     rows = np.concatenate([timeline.of(Group.CALLS), timeline.of(Group.UNTIMED)])
     facts = timeline.about.get("calls")
     about: Mapping[str, Any] = facts if isinstance(facts, dict) else {}
@@ -214,7 +214,7 @@ def _calls(timeline: Timeline) -> list[Calls]:
         name = timeline.names[number]
         own = about.get(name)
         words = {key: str(own.get(key, "")) if isinstance(own, dict) else "" for key in WORDS}
-        listed.append(Calls(name, **words, count=count, nbytes=nbytes, seconds=seconds))
+        listed.append(CallStats(name, **words, count=count, nbytes=nbytes, seconds=seconds))
     return sorted(listed, key=lambda calls: -calls.seconds)
 
 

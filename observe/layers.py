@@ -14,7 +14,7 @@ BEFORE = "before the first mark"
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerCalls:
     """Calls that began between a mark of this name and the next mark of any name; of all ranks together."""
 
     name: str
@@ -27,7 +27,7 @@ class Layer:
     """Seconds of both in which nothing moved."""
 
 
-def layers(timeline: Timeline) -> list[Layer]:
+def layers(timeline: Timeline) -> list[LayerCalls]:
     """The largest exposed part first; nothing without marks.  Cost: some 3 us a call."""
     marks, calls = timeline.of(Group.MARKS), timeline.of(Group.CALLS)
     if not len(marks):
@@ -40,7 +40,7 @@ def layers(timeline: Timeline) -> list[Layer]:
     for number in np.unique(where).tolist():
         name, mine = timeline.names[number] if number >= 0 else BEFORE, where == number
         exposed, hidden = float(took[mine & ~late].sum()), float(took[mine & late].sum())
-        listed.append(Layer(name, int(mine.sum()), exposed, hidden, float(stood[waited == number].sum())))
+        listed.append(LayerCalls(name, int(mine.sum()), exposed, hidden, float(stood[waited == number].sum())))
     return sorted(listed, key=lambda layer: -layer.exposed)
 
 

@@ -22,7 +22,7 @@ MOST_GATES = 20_000
 
 
 @dataclass
-class _Line:
+class _TrackSlices:
     """The slices of one track of the picture, from however many rings."""
 
     track: Track
@@ -64,8 +64,8 @@ def _process(facts: Facts) -> str:
     return f"rank {facts.rank} on {facts.host}, pid {facts.pid}"
 
 
-def _lines(byrank: Mapping[int, Recorded]) -> list[_Line]:
-    lines: dict[tuple[int, str, str], _Line] = {}
+def _lines(byrank: Mapping[int, Recorded]) -> list[_TrackSlices]:
+    lines: dict[tuple[int, str, str], _TrackSlices] = {}
     for rank, each in sorted(byrank.items()):
         until = max((int(ring.records["ns"].max()) for ring in each.rings if len(ring.records)), default=0)
         several = len({label(ring) for ring in each.rings if ring.kind != "rank"}) > 1
@@ -73,11 +73,11 @@ def _lines(byrank: Mapping[int, Recorded]) -> list[_Line]:
             for part in parts(each, ring, until):
                 name = f"{part.name} ({label(ring)})" if several and ring.kind != "rank" else part.name
                 track = Track(rank, name, False, part.group, label(ring), ring.kind == "messages")
-                lines.setdefault((rank, name, part.group), _Line(track, rank)).parts.append((part, each))
+                lines.setdefault((rank, name, part.group), _TrackSlices(track, rank)).parts.append((part, each))
     return list(lines.values())
 
 
-def _named(lines: list[_Line]) -> list[str]:
+def _named(lines: list[_TrackSlices]) -> list[str]:
     """Put each line's slices together, and say its names by number; all names."""
     numbers: dict[str, int] = {}
     for at, line in enumerate(lines):
@@ -100,13 +100,13 @@ def _named(lines: list[_Line]) -> list[str]:
 class _Joined:
     """Messages whose both ends are known: where their slices are."""
 
-    sends: list[tuple[_Line, NDArray[Any]]] = field(default_factory=list)
-    receives: list[tuple[_Line, NDArray[Any]]] = field(default_factory=list)
+    sends: list[tuple[_TrackSlices, NDArray[Any]]] = field(default_factory=list)
+    receives: list[tuple[_TrackSlices, NDArray[Any]]] = field(default_factory=list)
 
 
-def _joined(lines: list[_Line]) -> _Joined:
+def _joined(lines: list[_TrackSlices]) -> _Joined:
     """Give the two ends of a message the same `flow`.  Those of one call between two ranks match in order."""
-    ends: dict[tuple[str, int, int], dict[str, _Line]] = defaultdict(dict)
+    ends: dict[tuple[str, int, int], dict[str, _TrackSlices]] = defaultdict(dict)
     for line in lines:
         if line.track.group in (Group.SENDS, Group.RECEIVES) and len(line.slices):
             peer = int(line.slices["peer"][0])
@@ -192,7 +192,7 @@ def _gates_of_messages(
                 yield receiver, Gate(arrived, left - arrived, False)
 
 
-def _errors(lines: list[_Line], clocks: Mapping[tuple[str, int], Clock]) -> dict[int, float]:
+def _errors(lines: list[_TrackSlices], clocks: Mapping[tuple[str, int], Clock]) -> dict[int, float]:
     """By rank: by how much its clock may be wrong at its first or its last event.  ns."""
     errors: dict[int, float] = defaultdict(float)
     for line in lines:
@@ -202,7 +202,7 @@ def _errors(lines: list[_Line], clocks: Mapping[tuple[str, int], Clock]) -> dict
     return errors
 
 
-def _align(lines: list[_Line], clocks: Mapping[tuple[str, int], Clock]) -> int:
+def _align(lines: list[_TrackSlices], clocks: Mapping[tuple[str, int], Clock]) -> int:
     """All slices on the first clock, from 0 on; and what was 0."""
     for line in lines:
         clock = clocks[_clock_of(line.parts[0][1].facts)]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from hocket.errors import ArgumentError
 from hocket.observe.findings import Findings
+from hocket.observe.sentences import seconds, share
 from hocket.observe.timeline import Group
-from hocket.observe.words import seconds, share
 from hocket.recording import GradientSpan
 
 POLICIES = ("fifo", "priority")

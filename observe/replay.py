@@ -22,10 +22,10 @@ from hocket.codecs import CODECS
 from hocket.errors import ArgumentError
 from hocket.observe.cables import Cable, cables
 from hocket.observe.evidence import hosts_of
-from hocket.observe.findings import Calls, Findings
+from hocket.observe.findings import CallStats, Findings
 from hocket.observe.policies import policy_would
+from hocket.observe.sentences import seconds, share
 from hocket.observe.timeline import Group
-from hocket.observe.words import seconds, share
 
 MOST_CALLS = 1000
 """Calls that are replayed, the newest: 1 to 10 ms each."""
@@ -37,7 +37,7 @@ EXAMPLES = 'expected "link 0-1 x2" (ranks or hosts), "rank 2 like the median", "
 
 
 @dataclass(frozen=True)
-class Round:
+class ReplayedCall:
     """One call of a communicator."""
 
     members: tuple[int, ...]
@@ -59,7 +59,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Links(Topology):
+class TracedLinks(Topology):
     """A topology of single links, as a trace saw them."""
 
     of: Mapping[tuple[int, int], Link] = field(default_factory=dict)
@@ -113,8 +113,8 @@ class Links(Topology):
 class Run:
     """The run to replay."""
 
-    rounds: list[Round]
-    links: Links
+    rounds: list[ReplayedCall]
+    links: TracedLinks
     seconds: float
     """It took, from the first rank's coming to the first of these calls to the last one's leaving."""
 
@@ -173,7 +173,7 @@ def taken(findings: Findings) -> Run:
         calls, nbytes, segment = kinds.get(call, (None, 0.0, 0))
         algorithm = _algorithm(calls, members[call], hosts) if calls is not None else None
         plain = calls is not None and calls.dtype == "float32"
-        rounds.append(Round(members[call], gaps, tail, algorithm, nbytes, segment, plain))
+        rounds.append(ReplayedCall(members[call], gaps, tail, algorithm, nbytes, segment, plain))
         left.update({rank: leave for rank, _, leave in some})
     return Run(rounds, _links(findings), max(left.values()) - first)
 
@@ -190,7 +190,7 @@ def _members(findings: Findings) -> dict[Hashable, tuple[int, ...]]:
     return by_call
 
 
-def _kinds(findings: Findings) -> dict[Hashable, tuple[Calls, float, int]]:
+def _kinds(findings: Findings) -> dict[Hashable, tuple[CallStats, float, int]]:
     """Facts of each call: those of its name, its bytes, and its pipelined segment."""
     rows = findings.timeline.of(Group.CALLS)
     about = {calls.name: calls for calls in findings.calls}
@@ -199,14 +199,14 @@ def _kinds(findings: Findings) -> dict[Hashable, tuple[Calls, float, int]]:
     for track, seq, nbytes in zip(*(messages[n].tolist() for n in ("track", "seq", "bytes")), strict=True):
         call = findings.timeline.tracks[track].comm, seq
         longest[call] = max(longest[call], nbytes)
-    kinds: dict[Hashable, tuple[Calls, float, int]] = {}
+    kinds: dict[Hashable, tuple[CallStats, float, int]] = {}
     for track, seq, name, nbytes in zip(*(rows[n].tolist() for n in ("track", "seq", "name", "bytes")), strict=True):
         call, said = (findings.timeline.tracks[track].comm, seq), about[findings.timeline.names[name]]
         kinds[call] = said, float(nbytes), longest[call]
     return kinds
 
 
-def _algorithm(calls: Calls, members: Sequence[int], hosts: Mapping[int, str]) -> Algorithm | None:
+def _algorithm(calls: CallStats, members: Sequence[int], hosts: Mapping[int, str]) -> Algorithm | None:
     """The schedule of a call if it is known and needs no root."""
     if calls.collective not in CONTRACTS or CONTRACTS[calls.collective].rooted:
         return None
@@ -218,7 +218,7 @@ def _algorithm(calls: Calls, members: Sequence[int], hosts: Mapping[int, str]) -
     return get(calls.collective, calls.algorithm) if calls.algorithm in names(calls.collective) else None
 
 
-def _links(findings: Findings) -> Links:
+def _links(findings: Findings) -> TracedLinks:
     """Latency and bandwidth of each link: a line through the mean times of its smallest and its largest messages.
 
     Between hosts, those of the cable.  A rank passes on what comes over a cable while it comes, so where there are
@@ -238,7 +238,7 @@ def _links(findings: Findings) -> Links:
     kernels = findings.timeline.of(Group.KERNELS)
     nbytes = int(kernels["bytes"].sum())
     reducing = float((kernels["end"] - kernels["begin"]).sum()) / 1e9 / nbytes if nbytes else 0.0
-    return Links(typical, reduction=reducing, of=lines, host_of=hosts, cables=between)
+    return TracedLinks(typical, reduction=reducing, of=lines, host_of=hosts, cables=between)
 
 
 def _quickest(times: Mapping[int, Sequence[float]]) -> Link:
@@ -267,7 +267,7 @@ def replayed(run: Run) -> float:
     return max(now.values())
 
 
-def _ends(run: Run, each: Round, starts: Sequence[float]) -> Sequence[float]:
+def _ends(run: Run, each: ReplayedCall, starts: Sequence[float]) -> Sequence[float]:
     if each.algorithm is None or not each.simulated:
         return [max(starts) + each.tail] * len(starts)
     zero, links = min(starts), replace(run.links, members=each.members)

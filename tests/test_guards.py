@@ -42,10 +42,10 @@ GUARDS: dict[str, dict[str, str]] = {
         "notice": "addresses that the user gave",
     },
     "control/elastic/members.py": {
-        "Members._watch": "`makes_sense`; a wrong pid or start is the loss of the seat that says it",
-        "Members._reach": PLACE,
-        "Members._ended": "this host's kernel has said it",
-        "Members._forget": "remove_dead: a socket in this user's own folder, which nobody serves",
+        "MemberLinks._watch": "`makes_sense`; a wrong pid or start is the loss of the seat that says it",
+        "MemberLinks._reach": PLACE,
+        "MemberLinks._ended": "this host's kernel has said it",
+        "MemberLinks._forget": "remove_dead: a socket in this user's own folder, which nobody serves",
     },
     "control/elastic/mesh.py": {
         "Mesh._enters": "`has_room`: 256 seats of 16 kB that make sense",
@@ -85,7 +85,7 @@ GUARDS: dict[str, dict[str, str]] = {
         "packed": OWN, "unpacked": "other ranks' traces, likewise",
     },
     "training/crew/loading.py": {
-        "Server.__init__": OWN,
+        "Donor.__init__": OWN,
         "load": "a member's notice: the key is proven, and the arrays are compared with this process's own",
     },
     "training/server/holder.py": {

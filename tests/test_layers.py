@@ -78,7 +78,7 @@ EXCEPTIONS = {
     "conformance/gpu_check/torch/training.py": "torch",
     "lab/compression/ddp.py": "torch",
     "lab/outer/characters.py": "torch",
-    "lab/outer/peers/ways.py": "torch",
+    "lab/outer/peers/sites.py": "torch",
     "lab/large/beside_torch.py": "torch",
     "lab/large/factored.py": "torch",
     "lab/large/layouts.py": "torch",

@@ -13,7 +13,7 @@ from hocket.observe.files.writing import replacing
 from hocket.observe.findings import find
 from hocket.observe.page.make import page
 from hocket.observe.replay import what_if
-from hocket.observe.words import summary
+from hocket.observe.sentences import summary
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -34,7 +34,7 @@ ASSUMED = (
 )
 
 
-class Cost(NamedTuple):
+class MethodCost(NamedTuple):
     method: str
     every: int
     sent: float
@@ -89,15 +89,15 @@ def _seconds(text: str) -> float:
     return float(found[1]) / IN_A_SECOND[found[2]]
 
 
-def rows(there: Topology, size: int, count: int, step: float, every: Sequence[int]) -> list[Cost]:
+def rows(there: Topology, size: int, count: int, step: float, every: Sequence[int]) -> list[MethodCost]:
     """Every method that has rounds so often."""
 
     @lru_cache
     def call(collective: str, nbytes: float) -> tuple[float, float]:
         return _call(there, size, collective, nbytes)
 
-    def apart(method: str, k: int, round_: tuple[float, float]) -> Cost:
-        return Cost(method, k, round_[1] / k, round_[0] / k)
+    def apart(method: str, k: int, round_: tuple[float, float]) -> MethodCost:
+        return MethodCost(method, k, round_[1] / k, round_[0] / k)
 
     int8 = next(codec for codec in CODECS if codec.name == "int8")
     coded = int8.itemsize / int8.block * count
@@ -114,7 +114,7 @@ def rows(there: Topology, size: int, count: int, step: float, every: Sequence[in
             delay = k // FRAGMENTS - 1
             seconds, sent = call("allreduce", 4.0 * count / FRAGMENTS)
             late = max(0.0, seconds - delay * step)
-            found.append(Cost("StreamingDiLoCo", k, FRAGMENTS * sent / k, FRAGMENTS * late / k))
+            found.append(MethodCost("StreamingDiLoCo", k, FRAGMENTS * sent / k, FRAGMENTS * late / k))
         found += [
             apart("SparseLoCo", k, call("allgather", SPARSE * count * size)),
             apart("NoLoCo", k, (exchange, pair)),
@@ -135,7 +135,7 @@ def _call(there: Topology, size: int, collective: str, nbytes: float) -> tuple[f
     return min(found)
 
 
-def report(found: Sequence[Cost], step: float) -> None:
+def report(found: Sequence[MethodCost], step: float) -> None:
     """The table; the least `every` of each method that leaves at most ENOUGH of a step to communication is marked."""
     once, told = step + found[0].exposed, set()
     print(f"#{'method':>20}{'every':>8}{'sent a step':>14}{'exposed':>11}{'of a step':>11}{'times as fast':>15}")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from hocket.collectives.recording.processes import Process, recorders, without_one
+from hocket.collectives.recording.processes import ProcessRecord, recorders, without_one
 from hocket.collectives.recording.records import SPAN, Kind, Recorded
 from hocket.collectives.recording.standing import (
     Standing,
@@ -31,7 +31,7 @@ MOST_MARKS = 8
 """Names of marks that are shown of a rank: the latest."""
 
 
-class Rank(NamedTuple):
+class RankRow(NamedTuple):
     """One rank."""
 
     rank: int
@@ -50,7 +50,7 @@ class Rank(NamedTuple):
 class Jobs(NamedTuple):
     """The jobs to show."""
 
-    jobs: dict[str, list[Rank]]
+    jobs: dict[str, list[RankRow]]
     """By the job's id; ranks in order."""
     held_up_by: dict[str, list[int]]
     unseen: list[int]
@@ -70,7 +70,7 @@ class Jobs(NamedTuple):
         return self._replace(jobs=wanted, closed=closed, unseen=self.unseen if which is None else [])
 
 
-def ended(row: Rank) -> bool:
+def ended(row: RankRow) -> bool:
     """Has it left its job?"""
     left = any(each.comm == "world" and each.call == "close()" and not each.inside for each in row.standings)
     return left or row.pid is None
@@ -128,7 +128,7 @@ def write_flight(folder: str, jobs: Sequence[str]) -> int:
 def look(among: Collection[int] | None = None) -> Jobs:
     """Look at all processes once, or at these."""
     found = recorders(among=among)
-    by_job: dict[str, list[tuple[Recorded, Process]]] = {}
+    by_job: dict[str, list[tuple[Recorded, ProcessRecord]]] = {}
     for process in found:
         for part in process.parts:
             by_job.setdefault(part.facts.job, []).append((part, process))
@@ -143,7 +143,7 @@ def look(among: Collection[int] | None = None) -> Jobs:
     return Jobs(rows, held, without_one(found) if among is None else [], around)
 
 
-def _row(part: Recorded, process: Process) -> Rank:
+def _row(part: Recorded, process: ProcessRecord) -> RankRow:
     marks: dict[str, int] = {}
     calls, nbytes, first, last = 0, 0, 0, 0
     for ring in part.rings:
@@ -159,7 +159,7 @@ def _row(part: Recorded, process: Process) -> Rank:
             last = max(last, int(ended["ns"][-1]))
     seconds = (last - first) * 1e-9
     rates = (calls / seconds, nbytes / seconds) if seconds > 0 else (0.0, 0.0)
-    return Rank(
+    return RankRow(
         part.facts.rank, process.pid, process.state, standings(part),
         dict(list(marks.items())[-MOST_MARKS:]), *rates, part.facts.overflow,
     )  # fmt: skip

@@ -14,8 +14,8 @@ from hocket.observe.files.names import SUFFIXES
 from hocket.observe.files.writing import write
 from hocket.observe.findings import find
 from hocket.observe.merging import merge
+from hocket.observe.sentences import gaps, summary
 from hocket.observe.timeline import Timeline
-from hocket.observe.words import gaps, summary
 
 MANY = 2_000_000
 """Slices, above which the summary would take longer than all the rest."""

@@ -12,16 +12,16 @@ from libc.string cimport memcpy
 from hocket.transports.channel cimport HK_AGAIN, HK_CAPSULE, HK_FAULT, hk_call, hk_channel, hk_channel_ops, hk_view
 
 
-cdef struct Kept:               # a message
+cdef struct LoopMessage:
     uint64_t tag, length
     size_t came, gone           # bytes that were sent, and received
     char* data
-    Kept* next
+    LoopMessage* next
 
 cdef struct loop_channel:
     hk_channel base
-    Kept* first
-    Kept* last
+    LoopMessage* first
+    LoopMessage* last
 
 
 cdef hk_channel_ops OPS
@@ -51,7 +51,7 @@ cdef class Loopback:
 
 
 cdef void _drop(loop_channel* c) noexcept nogil:
-    cdef Kept* gone = c.first
+    cdef LoopMessage* gone = c.first
     c.first = gone.next
     free(gone.data)
     free(gone)
@@ -60,9 +60,9 @@ cdef void _drop(loop_channel* c) noexcept nogil:
 cdef long _send(hk_channel* ch, const hk_call* call, uint64_t length, uint64_t done, const void* src,
                 size_t n) noexcept nogil:
     cdef loop_channel* c = <loop_channel*>ch
-    cdef Kept* m
+    cdef LoopMessage* m
     if done == 0:
-        m = <Kept*>calloc(1, sizeof(Kept))
+        m = <LoopMessage*>calloc(1, sizeof(LoopMessage))
         if m != NULL:
             m.data = <char*>malloc(max(<size_t>1, <size_t>length))
         if m == NULL or m.data == NULL:
@@ -82,7 +82,7 @@ cdef long _send(hk_channel* ch, const hk_call* call, uint64_t length, uint64_t d
 
 
 cdef int _peek(hk_channel* ch, const hk_call* call, hk_view* v, size_t want) noexcept nogil:
-    cdef Kept* m = (<loop_channel*>ch).first
+    cdef LoopMessage* m = (<loop_channel*>ch).first
     if m == NULL:
         return HK_AGAIN
     v.tag, v.length = m.tag, m.length

@@ -57,7 +57,7 @@ class Picture(NamedTuple):
     shapes: list[Rect | Arrow | Text]
 
 
-class Message(NamedTuple):
+class DrawnMessage(NamedTuple):
     source: int
     target: int
     chunks: tuple[int, ...]
@@ -107,7 +107,7 @@ def _strips(drawn: Excerpt, held: list[dict[int, Value]], state: int, full: int)
 def _arrows(drawn: Excerpt, programs: Sequence[Sequence[Step]], t: int) -> Iterator[Rect | Arrow | Text]:
     """The messages of a step, each with its label on a white ground; those from or to the other ranks are one."""
     left, right = drawn.x(t) + drawn.strip + 3, drawn.x(t + 1) - 3
-    alike: dict[tuple[object, ...], list[Message]] = defaultdict(list)
+    alike: dict[tuple[object, ...], list[DrawnMessage]] = defaultdict(list)
     for number, message in enumerate(_messages(programs, t)):
         lanes = drawn.lane(message.source), drawn.lane(message.target)
         others = len(drawn.ranks) in lanes
@@ -126,7 +126,7 @@ def _arrows(drawn: Excerpt, programs: Sequence[Sequence[Step]], t: int) -> Itera
         yield Text(x, at + 4, text, 11, "middle", tint)
 
 
-def _messages(programs: Sequence[Sequence[Step]], t: int) -> Iterator[Message]:
+def _messages(programs: Sequence[Sequence[Step]], t: int) -> Iterator[DrawnMessage]:
     """Every message of a step.  Between two ranks they arrive in the order in which they are sent."""
     adds: dict[tuple[int, int], list[bool]] = defaultdict(list)
     for rank, steps in enumerate(programs):
@@ -136,7 +136,7 @@ def _messages(programs: Sequence[Sequence[Step]], t: int) -> Iterator[Message]:
     for rank, steps in enumerate(programs):
         for op in steps[t]:
             if isinstance(op, Send):
-                yield Message(rank, op.peer, tuple(ids(op.chunks)), adds[rank, op.peer].pop(0))
+                yield DrawnMessage(rank, op.peer, tuple(ids(op.chunks)), adds[rank, op.peer].pop(0))
 
 
 def _copies(drawn: Excerpt, programs: Sequence[Sequence[Step]], t: int) -> Iterator[Text]:

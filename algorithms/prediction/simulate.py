@@ -92,7 +92,7 @@ def simulate(
     return _Run(algorithm, size, nbytes, topology, root, segment, starts).predict()
 
 
-class _Rank:
+class _SimulatedRank:
     """Where one rank is."""
 
     __slots__ = ("arrived", "at", "end", "finished", "leaving", "left", "program", "ready", "received", "sent", "tail")
@@ -150,7 +150,7 @@ class _Run:
         self.last = chunk - (self.segments - 1) * self.whole
         """Bytes of a chunk in the last segment; in the others, `whole`."""
         self._check_work(sum(1 for _ in algorithm.steps(0, size, root)))
-        self.ranks = [_Rank(self._program(rank, root)) for rank in range(self.period)]
+        self.ranks = [_SimulatedRank(self._program(rank, root)) for rank in range(self.period)]
         self.sharing: Sharing[_Stream] = Sharing(topology.bandwidth)
         self.carried: dict[Port, float] = defaultdict(float)
         self.messages = 0

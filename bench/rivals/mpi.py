@@ -25,7 +25,7 @@ DTYPES = {
 MARKS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel(R) MPI"}
 
 
-class Mpi(Ordinary):
+class MpiSubject(Ordinary):
     """A subject (worker.py) of the MPI that `name` means."""
 
     def __init__(self, name: str = "") -> None:

@@ -92,7 +92,7 @@ def _apart(account: Account, seq: int) -> str:
     return f", {abs(behind)} call{'s' * (abs(behind) > 1)} {'behind' if behind > 0 else 'ahead'}" if behind else ""
 
 
-class _Told:
+class _VerdictText:
     """A verdict."""
 
     def __init__(self, verdict: Verdict, group: Group, seen: Mapping[int, str]) -> None:
@@ -127,7 +127,7 @@ def build(
     """
     if isinstance(verdict, Lost):
         return lost([r for r in verdict.lost if r in group.members], verdict.how, group, me, call, seen)
-    kind, report = verdict.fault.kind, _Told(verdict, group, seen)
+    kind, report = verdict.fault.kind, _VerdictText(verdict, group, seen)
     if kind == "mismatch":
         return _mismatch(report, me, call, closing)
     if kind == "timeout":
@@ -142,7 +142,7 @@ def build(
     return errors.PeerLostError(f"{report.who} {what} ({report.where})", by)
 
 
-def _mismatch(report: _Told, me: int, call: str, closing: bool) -> errors.Error:
+def _mismatch(report: _VerdictText, me: int, call: str, closing: bool) -> errors.Error:
     if report.waits_for is not None and report.text:
         return errors.MismatchError(
             f"{report.text}{report.group.on}: a message must have the dtype and the size of its recv."
@@ -169,7 +169,7 @@ def _instead(calls: Collection[str]) -> str:
     return "" if alike is None else ROWS.format(alike[0])
 
 
-def _timeout(report: _Told) -> errors.TimeoutError:
+def _timeout(report: _VerdictText) -> errors.TimeoutError:
     awaited = report.waits_for or [r for r, a in report.accounts.items() if not arrived(a, report.seq)]
     missing = holding_up(awaited, report.accounts) if awaited else []
     names = ranks(missing) if missing else "data that did not arrive (all ranks are in the call)"

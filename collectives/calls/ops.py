@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hocket.collectives.arrays.buffers import Buffer
-from hocket.collectives.calls.functions import Fold, Function, folded, told_apart
+from hocket.collectives.calls.user_ops import Fold, Function, folded, told_apart
 from hocket.errors import ArgumentError
 from hocket.kernels import ops as kernel_ops
 from hocket.kernels.dtypes import DType

@@ -32,7 +32,7 @@ def _of(x: Buffer, codec: object) -> tuple[Codec, Any]:
     return PACKED[x.dtype.name], array
 
 
-class Packed(NamedTuple):
+class PackedArray(NamedTuple):
     """An array that is packed, as `Messenger.send` takes it."""
 
     wire: Any
@@ -40,11 +40,11 @@ class Packed(NamedTuple):
     """The dtype's, with IS_PACKED."""
 
 
-def packed(x: Any, codec: object) -> Packed:
+def packed(x: Any, codec: object) -> PackedArray:
     """x, packed."""
     buffer = describe(x)
     form, array = _of(buffer, codec)
-    return Packed(pack_array(array, form), buffer.dtype.code | IS_PACKED)
+    return PackedArray(pack_array(array, form), buffer.dtype.code | IS_PACKED)
 
 
 def received(

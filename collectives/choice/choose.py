@@ -35,7 +35,7 @@ def choose(
     """The best algorithm for a vector of `nbytes`.  All ranks give the same arguments, and get the same answer.
 
     The fastest wins, unless the built-in table's choice is as good as that, so that noise changes nothing.
-    `libraries` (delegates/meeting.py) are those that can carry out this call; one is taken only where it was measured.
+    `libraries` (delegates/libraries.py) can carry out this call; one is taken only where it was measured.
     """
     ordered = not commutative and CONTRACTS[collective].reduces
     able = candidates(collective, layout, not ordered, libraries)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hocket.algorithms.language.registry import Algorithm, get, names
-from hocket.collectives.delegates.meeting import library
+from hocket.collectives.delegates.libraries import library
 
 LONG = "long "
 """Before the name of the transport across, where a round trip takes milliseconds: other times, and other choices."""

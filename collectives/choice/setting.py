@@ -9,7 +9,7 @@ from hocket.algorithms.language import registry
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.arguments import choices
 from hocket.collectives.choice import declared
-from hocket.collectives.delegates.meeting import LIBRARIES
+from hocket.collectives.delegates.libraries import LIBRARIES
 from hocket.errors import ArgumentError
 
 

@@ -15,9 +15,9 @@ from hocket.collectives.choice.choose import Choice, choose
 from hocket.collectives.choice.fabric import candidates
 from hocket.collectives.choice.setting import asked
 from hocket.collectives.choice.tuning import Reads
-from hocket.collectives.delegates.meeting import CHOSEN
+from hocket.collectives.delegates.libraries import CHOSEN
 from hocket.collectives.delegates.mpi import NO_JOB
-from hocket.collectives.members.ways import ways
+from hocket.collectives.members.reach import ways
 from hocket.errors import ArgumentError
 from hocket.system import tls
 

@@ -18,9 +18,9 @@ from hocket.collectives.base.callsite import caller_site
 from hocket.collectives.base.groups import open_group, outside_group
 from hocket.collectives.calls.ask import Ask, checked
 from hocket.collectives.calls.call import IS_PACKED, ON_GPU, Call, array_facts
-from hocket.collectives.calls.functions import refuse_inside
-from hocket.collectives.calls.packed_messages import Packed
+from hocket.collectives.calls.packed_messages import PackedArray
 from hocket.collectives.calls.shapes import writable
+from hocket.collectives.calls.user_ops import refuse_inside
 from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES
@@ -85,7 +85,7 @@ class Messenger:
         self, x: Any, dest: int, tag: int, async_op: bool, timeout: float | None, transport: str | None
     ) -> Any:  # fmt: skip
         """`send` of the communicator, whatever the arguments are."""
-        x, code = x if isinstance(x, Packed) else (x, None)
+        x, code = x if isinstance(x, PackedArray) else (x, None)
         ask = checked(Ask("message", async_op=async_op, timeout=timeout, transport=transport))
         to = self.end(dest, "dest")
         return self.exchange(x, to, None, None, user_tag(whole(tag, "tag")), ask, code)

@@ -24,7 +24,7 @@ from hocket.collectives.choice import table
 from hocket.collectives.choice.choose import choose
 from hocket.collectives.choice.setting import asked
 from hocket.collectives.delegates import mpi, nccl
-from hocket.collectives.delegates.meeting import LIBRARIES, MEETING, library
+from hocket.collectives.delegates.libraries import LIBRARIES, MEETING, library
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.engine.queue import Queue, Weighs
 from hocket.collectives.failures.leaving import ARRIVAL_WAIT, HasLeft
@@ -283,18 +283,18 @@ class Planner:
             nonlocal waits_for
             waits_for, waited = peer, time.monotonic() - began
             if self.reporter.halted and not engine.spares_next:
-                raise _Ended(CODES["aborted"])
+                raise _ChannelEnded(CODES["aborted"])
             if self.members.world_ranks[peer] in self.world.gone.left and waited > ARRIVAL_WAIT:
                 raise HasLeft([peer])
             if engine.owner is not None:
                 self.reporter.on_wait(engine, waited)
             if 0 < timeout < waited:
-                raise _Ended(CODES["timeout"])
+                raise _ChannelEnded(CODES["timeout"])
 
         engine.begin(plan, tag)
         try:
             queue.connect(plan.peers, look)
-        except _Ended as why:
+        except _ChannelEnded as why:
             self.reporter.fail(engine, why.code, waits_for, timeout)
         except BaseException as error:
             engine.error = error
@@ -357,7 +357,7 @@ def _calling(met: Lowered, call: Call, how: Resolved) -> list[list[Instr]]:
     return steps
 
 
-class _Ended(Exception):
+class _ChannelEnded(Exception):
     """Waiting for a channel is of no more use; `code` is the engine's."""
 
     def __init__(self, code: int) -> None:

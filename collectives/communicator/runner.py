@@ -16,9 +16,9 @@ from hocket.collectives.base.groups import open_group, outside_group
 from hocket.collectives.calls import encodings, exact, residuals
 from hocket.collectives.calls.ask import Ask, Lasting, checked
 from hocket.collectives.calls.call import Call
-from hocket.collectives.calls.functions import refuse_inside
 from hocket.collectives.calls.ops import Resolved, resolve
 from hocket.collectives.calls.shapes import resolve_call
+from hocket.collectives.calls.user_ops import refuse_inside
 from hocket.collectives.choice.tuning import Tuning
 from hocket.collectives.communicator import trees
 from hocket.collectives.communicator.planner import NO_OP, Planner

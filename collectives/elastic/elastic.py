@@ -43,7 +43,7 @@ NEWCOMERS = 5.0
 """Seconds in which newcomers come to their first meeting; who does not is left out: nobody has worked with it yet."""
 
 
-class Wanted(NamedTuple):
+class RenewalWish(NamedTuple):
     """A member's wish for the next generation."""
 
     info: Any
@@ -169,7 +169,7 @@ class Elastic:
     ) -> Communicator:
         """`Communicator.renew`."""
         before = self._known(comm.world.generation)
-        wanted = Wanted(info, admit, frozenset(before.seats[rank].uid for rank in without), least)
+        wanted = RenewalWish(info, admit, frozenset(before.seats[rank].uid for rank in without), least)
         self._part(comm)
         deadline = time.monotonic() + timeout
         while True:
@@ -226,7 +226,7 @@ class Elastic:
         mesh, deadline = self._open, time.monotonic() + timeout
         admitted = enter(mesh, addresses, timeout)
         ranks = {seat.uid: rank for seat, rank in zip(admitted.seats, admitted.previous, strict=True)}
-        before, wanted = mesh.now, Wanted(info)
+        before, wanted = mesh.now, RenewalWish(info)
         while True:
             now = self._agreed(wanted, deadline, "a newcomer", before, timeout)
             if now.rank is None:
@@ -243,7 +243,7 @@ class Elastic:
             self.mesh.close()
         self.reactor.close()
 
-    def _agreed(self, wanted: Wanted, deadline: float, who: str, before: Generation, timeout: float) -> Generation:
+    def _agreed(self, wanted: RenewalWish, deadline: float, who: str, before: Generation, timeout: float) -> Generation:
         mesh = self._open
 
         def call(now: Generation) -> Call:

@@ -50,14 +50,14 @@ OF_A_JOB = ("mpi", "threads")
 """Transports that a pair cannot have."""
 
 
-class Shared:
+class SharedReactor:
     """A reactor that the listener and its communicators use: it ends with the last of them."""
 
     def __init__(self) -> None:
         self.reactor = Reactor()
         self._users, self._lock = 1, threading.Lock()
 
-    def share(self) -> Shared:
+    def share(self) -> SharedReactor:
         """One more uses it."""
         with self._lock:
             self._users += 1
@@ -81,7 +81,7 @@ class Pairs:
 
     def __init__(self, address: BindAddress, key: bytes | None, settings: Config, transport: str | None) -> None:
         self._key, self._settings, self._transport = key, settings, transport
-        self._shared = Shared()
+        self._shared = SharedReactor()
         self._reactor = self._shared.reactor
         self._waiting: collections.deque[Links] = collections.deque()
         """Connections that are not met yet."""

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hocket.collectives.recording import dump
-from hocket.collectives.recording.processes import Process, ancestors, described, recorders
+from hocket.collectives.recording.processes import ProcessRecord, ancestors, described, recorders
 from hocket.collectives.recording.standing import seen
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class FlightRecorder:
         self.members, self.world = members, members.world
         self._files = 0
 
-    def look(self) -> list[Process]:
+    def look(self) -> list[ProcessRecord]:
         """The recorders of this job's ranks that can be read here: also of ranks that hang, or have died."""
         if self.world.recorder is None:
             return []
@@ -35,12 +35,12 @@ class FlightRecorder:
             log.debug("hocket: recorders", exc_info=True)
             return []
 
-    def seen(self, processes: list[Process]) -> dict[int, str]:
+    def seen(self, processes: list[ProcessRecord]) -> dict[int, str]:
         """By world rank of a member: what its process does, and what it recorded last."""
         texts = seen(described(processes), self.members.name)
         return {rank: text for rank, text in texts.items() if rank in self.members.world_ranks}
 
-    def file(self, processes: list[Process]) -> str:
+    def file(self, processes: list[ProcessRecord]) -> str:
         """The end of an error's text: it names the file of what all ranks of this host did last.
 
         The first rank that comes here writes it: of many that fail at once, one reads the records of all.

@@ -23,7 +23,7 @@ from hocket.collectives.failures.long_waits import LongWaits
 from hocket.collectives.members.members import Members
 from hocket.collectives.waiting.queued import Queued, first_failed, oldest, unended
 from hocket.control.protocol.faults import LEFT
-from hocket.control.protocol.messages import Account, Fault, Kind, Lost, Verdict
+from hocket.control.protocol.messages import Account, Fault, FaultKind, Lost, Verdict
 from hocket.errors import ArgumentError, Error, PeerLostError
 
 DONE = CODES["done"]
@@ -215,7 +215,7 @@ class Reporter:
 
     def _alone(self, code: int, culprit: int, seq: int, account: Account) -> Verdict | Lost:
         """The coordinator itself is silent: what this rank knows."""
-        kinds: dict[int, Kind] = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}
+        kinds: dict[int, FaultKind] = {CODES["timeout"]: "timeout", CODES["mismatch"]: "mismatch"}
         if code not in kinds:
             return Lost(culprit, "and the job's control plane does not answer", [culprit])
         accounts: dict[int, Account] = {self.world.rank: account, culprit: {"state": "no answer"}}
@@ -250,7 +250,7 @@ class Reporter:
         self._tell(text(left, group=self.group, me=self.world.rank, call=account["call"]))
 
     def _report(
-        self, kind: Kind, text: str, account: Account, seq: int | None = None, first: int = 0,
+        self, kind: FaultKind, text: str, account: Account, seq: int | None = None, first: int = 0,
         left: list[int] | None = None,
     ) -> None:  # fmt: skip
         number = account["seq"] if seq is None else seq
@@ -337,7 +337,7 @@ class Reporter:
         self.take(states.Raising())
         if self.broken is None:
             text = f"{type(error).__name__}: {error}"
-            kind: Kind = "exit" if isinstance(error, SystemExit) else "error"
+            kind: FaultKind = "exit" if isinstance(error, SystemExit) else "error"
             if tell:
                 self._report(kind, text, self.account(), first=self.finished() + 1)
             self.abort(PeerLostError(f"this rank failed earlier: {text}"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.collectives.arrays import borrowed
 from hocket.collectives.arrays.buffers import Buffer, describe
-from hocket.collectives.calls.functions import Function, inside
+from hocket.collectives.calls.user_ops import Function, inside
 from hocket.errors import ArgumentError
 
 if TYPE_CHECKING:

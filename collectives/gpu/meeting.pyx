@@ -1,6 +1,6 @@
 """Calls that one kernel of each rank carries out.  The kernels meet by flags, on a GPU of each rank or on one under MPS.
 
-The hosts meet first, as before another library's collective (MEETING in collectives/delegates/meeting.py).  So all ranks
+The hosts meet first, as before another library's collective (MEETING in delegates/libraries.py).  So all ranks
 are in the same call, and a kernel waits for the others' streams, never for their hosts.  kernels/gpu/flags.cuh is how
 kernels meet.
 """

@@ -56,7 +56,7 @@ MPI_LAUNCHERS = ("Open MPI", "MPICH or Intel MPI")
 
 
 @dataclasses.dataclass(frozen=True)
-class Claim:
+class LauncherClaim:
     """The words of one launcher."""
 
     by: Launcher
@@ -84,7 +84,7 @@ def managed_place(environ: Environ) -> tuple[int, int, str] | None:
     return first.rank, first.size, first.by.name
 
 
-def claims_of(environ: Environ) -> list[Claim]:
+def claims_of(environ: Environ) -> list[LauncherClaim]:
     """The claims of the launchers, or of the systems that number pods; never empty.  ArgumentError if they disagree."""
     environ = _told_at_a_port(environ)
     return _agreed(environ, _pods(environ) or [claim for each in LAUNCHERS if (claim := _claim(environ, each))])
@@ -111,7 +111,7 @@ def _present(environ: Environ) -> list[Pod]:
     return [] if any(_claim(environ, each) for each in LAUNCHERS[:-1]) else [*pods(environ)]
 
 
-def _pods(environ: Environ) -> list[Claim]:
+def _pods(environ: Environ) -> list[LauncherClaim]:
     claims = []
     for pod in _present(environ):
         claim = _claim({**environ, **pod.values}, LAUNCHERS[-1])
@@ -122,7 +122,7 @@ def _pods(environ: Environ) -> list[Claim]:
     return claims
 
 
-def _claim(environ: Environ, by: Launcher) -> Claim | None:
+def _claim(environ: Environ, by: Launcher) -> LauncherClaim | None:
     if not all(environ.get(mark) for mark in by.marks):
         return None
     size_name = next((name for name in by.size if environ.get(name)), by.size[-1])
@@ -144,22 +144,22 @@ def _claim(environ: Environ, by: Launcher) -> Claim | None:
     elif by.name == "the environment":
         single = by_loopback(environ)
     per_node = local_size == 1 or nodes == size
-    return Claim(by, rank, size, local_rank, single, per_node, f" ({by.rank}, {size_name})")
+    return LauncherClaim(by, rank, size, local_rank, single, per_node, f" ({by.rank}, {size_name})")
 
 
-def argued(environ: Environ, rank: int, size: int) -> Claim:
+def argued(environ: Environ, rank: int, size: int) -> LauncherClaim:
     if size < 1 or not 0 <= rank < size:
         raise ArgumentError(f"rank is {rank} and size is {size}: ranks are 0 to size - 1")
     local = integer(environ, "LOCAL_RANK") if environ.get("LOCAL_RANK") else None
-    return Claim(ARGUMENTS, rank, size, local, size == 1 or by_loopback(environ), False, "")
+    return LauncherClaim(ARGUMENTS, rank, size, local, size == 1 or by_loopback(environ), False, "")
 
 
-def _agreed(environ: Environ, claims: list[Claim]) -> list[Claim]:
+def _agreed(environ: Environ, claims: list[LauncherClaim]) -> list[LauncherClaim]:
     """Leave out launchers that only started another launcher; the others must agree."""
     if not claims:
         if environ.get("PMIX_RANK") and environ.get("PMIX_NAMESPACE"):
             return [_by_prterun(environ)]
-        return [Claim(ALONE, 0, 1, 0, True, False, "")]
+        return [LauncherClaim(ALONE, 0, 1, 0, True, False, "")]
     if any(claim.size > 1 for claim in claims):
         claims = [claim for claim in claims if claim.size > 1]
     first, *others = claims
@@ -174,7 +174,7 @@ def _agreed(environ: Environ, claims: list[Claim]) -> list[Claim]:
     return [first, *others]
 
 
-def _by_prterun(environ: Environ) -> Claim:
+def _by_prterun(environ: Environ) -> LauncherClaim:
     """A bare prterun tells the rank; PMIx, if its library is here, the number of ranks."""
     from hocket.control.managers.pmix import pmix
 
@@ -184,7 +184,7 @@ def _by_prterun(environ: Environ) -> Claim:
         raise ArgumentError(f"{NO_SIZE.format(environ['PMIX_RANK'])} ({why})") from None
     if begun is None:
         raise ArgumentError(NO_SIZE.format(environ["PMIX_RANK"]))
-    return Claim(PRTERUN, integer(environ, "PMIX_RANK"), begun.size(), None, None, False, " (PMIX_RANK)")
+    return LauncherClaim(PRTERUN, integer(environ, "PMIX_RANK"), begun.size(), None, None, False, " (PMIX_RANK)")
 
 
 def integer(environ: Environ, name: str) -> int:

@@ -17,8 +17,8 @@ from hocket.collectives.base.config import Config
 from hocket.collectives.job.launchers import (
     ALONE,
     MPI_LAUNCHERS,
-    Claim,
     Environ,
+    LauncherClaim,
     argued,
     by_loopback,
     claims_of,
@@ -118,7 +118,7 @@ def _without_secret() -> Place:
     return detect(os.environ, Config(secret=b"not a secret: no one is met"))
 
 
-def _job(environ: Environ, claims: list[Claim], single: bool | None) -> str:
+def _job(environ: Environ, claims: list[LauncherClaim], single: bool | None) -> str:
     """A name that all ranks of this job, and no other job of this machine, compute."""
     me = claims[0].by
     master = environ.get("MASTER_ADDR", "").partition("%")[0]  # behind it: how this host names the interface
@@ -178,7 +178,7 @@ def _can_be_made(folder: str) -> bool:
     return os.path.lexists(folder) or os.access(base, os.W_OK | os.X_OK, effective_ids=True)
 
 
-def _hosts(environ: Environ, claims: list[Claim]) -> list[str]:
+def _hosts(environ: Environ, claims: list[LauncherClaim]) -> list[str]:
     """Where rank 0 is looked for, the likeliest first.  On rank 0 of Slurm's step: its own node."""
     me = claims[0]
     if environ.get("MASTER_ADDR"):
@@ -206,7 +206,7 @@ def own_address(peer: str | None = None) -> str:
     return local_end(peer or os.environ.get("MASTER_ADDR") or socket.gethostname()) or loopback()
 
 
-def _ports(environ: Environ, config: Config, me: Claim, job: str) -> list[int]:
+def _ports(environ: Environ, config: Config, me: LauncherClaim, job: str) -> list[int]:
     if config.ports is not None:
         return list(config.ports)
     if environ.get("MASTER_PORT"):
@@ -218,7 +218,7 @@ def _ports(environ: Environ, config: Config, me: Claim, job: str) -> list[int]:
     return [port for port in range(first, first + CANDIDATES) if port < 65536]
 
 
-def _no_secret(me: Claim, where: str, auth: str) -> bytes:
+def _no_secret(me: LauncherClaim, where: str, auth: str) -> bytes:
     if auth == "none":
         if me.rank == 0:
             log.warning("hocket: auth='none': whoever reaches %s can join this job", where)

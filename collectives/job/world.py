@@ -32,7 +32,7 @@ from hocket.collectives.recording.records import NOBODY, Kind
 from hocket.collectives.recording.spans import HealedSpan
 from hocket.collectives.waiting.pool import pool
 from hocket.control.protocol.membership import Gone
-from hocket.control.protocol.messages import Account, Fault, Goodbye, Left, Lost, Open, Told, Verdict
+from hocket.control.protocol.messages import Account, Fault, Goodbye, Left, Lost, OpenTransport, Told, Verdict
 from hocket.control.session import Session
 from hocket.errors import ArgumentError, MismatchError, TransportError
 from hocket.system.cores import usable_cores
@@ -251,7 +251,7 @@ class World:
         comm = self._named(name)
         return self._without_it() if comm is None else comm.reporter.account()
 
-    def hear(self, message: Verdict | Lost | Left | Told | Open) -> None:
+    def hear(self, message: Verdict | Lost | Left | Told | OpenTransport) -> None:
         if self.recorder is not None and isinstance(message, (Verdict, Lost, Left)):
             kind, text, by = noted(message)
             self.recorder.put(kind, text, peer=by)
@@ -262,7 +262,7 @@ class World:
             asked = self._named(message.comm)
             if asked is not None:
                 asked.reporter.long_waits.told[message.rank] = message.account
-        elif isinstance(message, Open):
+        elif isinstance(message, OpenTransport):
             self.opener.begin(message.transport)
 
     def _named(self, name: str) -> Any:

@@ -22,7 +22,7 @@ SPLIT = 1 << 16
 """Bytes of a part, at least, where several hold a box, or several want it."""
 
 
-class Held(NamedTuple):
+class Holding(NamedTuple):
     """An array of a rank: `place` says which of its boxes."""
 
     rank: int
@@ -36,9 +36,9 @@ class Move(NamedTuple):
     array: int
     when: int
     box: Box
-    source: Held
+    source: Holding
     """A box of the source layout, or of the target's if it is handed on."""
-    target: Held
+    target: Holding
 
 
 class Unheld(Exception):
@@ -54,7 +54,7 @@ class Load:
 
     sent: dict[int, int] = field(default_factory=dict)
 
-    def least(self, holders: Sequence[Held], nbytes: int) -> Held:
+    def least(self, holders: Sequence[Holding], nbytes: int) -> Holding:
         """The one of these that has least to send; it gets these bytes, too."""
         holder = min(holders, key=lambda held: (self.sent.get(held.rank, 0), held.rank))
         self.sent[holder.rank] = self.sent.get(holder.rank, 0) + nbytes
@@ -95,7 +95,7 @@ class _Dealt:
         """The moves to the ranks of one host."""
         near = _holders(self.source, host)
         far = _holders(self.source, [rank for other in self.hosts if other is not host for rank in other])
-        fetched: list[tuple[Box, Held]] = []
+        fetched: list[tuple[Box, Holding]] = []
         """Parts that came from other hosts, and the box of the target in which they are now."""
         for box, wanting in _holders(self.target, host).items():
             lacking = [box]
@@ -119,7 +119,7 @@ class _Dealt:
             if lacking:
                 raise Unheld(lacking[0], sorted({want.rank for want in wanting}))
 
-    def _within(self, want: Held, near: dict[Box, list[Held]]) -> Iterator[Move]:
+    def _within(self, want: Holding, near: dict[Box, list[Holding]]) -> Iterator[Move]:
         """The moves to one rank from itself, then from its host."""
         lacking = [want.box]
         own = {box: [each for each in held if each.rank == want.rank] for box, held in near.items()}
@@ -133,7 +133,7 @@ class _Dealt:
                         holder = holders[0] if candidates is own else self.load.least(holders, self._nbytes(part))
                         yield self._move(FETCH, part, holder, want)
 
-    def _shared(self, whole: Box, wanting: Sequence[Held], holders: int) -> Iterator[tuple[Box, Held]]:
+    def _shared(self, whole: Box, wanting: Sequence[Holding], holders: int) -> Iterator[tuple[Box, Holding]]:
         """Parts of what comes from other hosts, and who fetches each."""
         parts = self._parts(whole, max(len(wanting), holders))
         return ((part, wanting[i % len(wanting)]) for i, part in enumerate(parts))
@@ -144,23 +144,23 @@ class _Dealt:
     def _nbytes(self, box: Box) -> int:
         return count(box) * self.itemsize
 
-    def _move(self, when: int, box: Box, source: Held, target: Held) -> Move:
+    def _move(self, when: int, box: Box, source: Holding, target: Holding) -> Move:
         return Move(self.number, when, box, source, target)
 
 
-def _holders(layout: Layout, ranks: Sequence[int]) -> dict[Box, list[Held]]:
+def _holders(layout: Layout, ranks: Sequence[int]) -> dict[Box, list[Holding]]:
     """The boxes of these ranks that are not empty, each with all that hold it."""
-    found: dict[Box, list[Held]] = {}
+    found: dict[Box, list[Holding]] = {}
     for rank in ranks:
         for place, box in enumerate(layout.of(rank)):
             if all(box):
-                found.setdefault(box, []).append(Held(rank, place, box))
+                found.setdefault(box, []).append(Holding(rank, place, box))
     return found
 
 
-def _taken(lacking: list[Box], fetched: Sequence[tuple[Box, Held]]) -> tuple[list[tuple[Box, Held]], list[Box]]:
+def _taken(lacking: list[Box], fetched: Sequence[tuple[Box, Holding]]) -> tuple[list[tuple[Box, Holding]], list[Box]]:
     """The parts of `lacking` that were fetched already, with who did, and the others."""
-    found: list[tuple[Box, Held]] = []
+    found: list[tuple[Box, Holding]] = []
     for box, held in fetched:
         met, lacking = cover(lacking, box)
         found += [(part, held) for part in met]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from hocket.arguments import kind, some_of
 from hocket.collectives.calls.encodings import LOSSLESS
+from hocket.collectives.layouts.arrays import Array
 from hocket.collectives.layouts.comm import Comm
-from hocket.collectives.layouts.held import Array
 from hocket.collectives.layouts.layout import Layout
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import DType, by_name, from_numpy, from_torch_name

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from hocket.collectives.layouts.held import Words
+from hocket.collectives.layouts.arrays import Words
 
 AXES = 3
 """Axes of a line; parts with more have several lines."""

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy
 
+from hocket.collectives.layouts.arrays import Words, converted, word_of
 from hocket.collectives.layouts.boxes import Box, contiguous, count, cut, inside
 from hocket.collectives.layouts.comm import Comm
 from hocket.collectives.layouts.copies import copy
 from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move
-from hocket.collectives.layouts.held import Words, converted, word_of
 from hocket.collectives.layouts.lines import Table, steps, table
 from hocket.collectives.layouts.pulls import STEP, Pull, Reach, Rows, rows, worth
 from hocket.collectives.waiting.several import wait_any

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket.arguments import whole
+from hocket.collectives.layouts.arrays import Array, convertible, new
 from hocket.collectives.layouts.boxes import words
 from hocket.collectives.layouts.comm import Comm
 from hocket.collectives.layouts.deal import Move, deal
 from hocket.collectives.layouts.given import ONE, SHOWN, Given, Wishes
-from hocket.collectives.layouts.held import Array, convertible, new
 from hocket.collectives.layouts.moving import Arrays, Damaged, Kinds, Mover, block_of
 from hocket.collectives.layouts.pulls import Reach
 from hocket.errors import ArgumentError, Error, MismatchError

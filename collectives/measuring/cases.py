@@ -61,7 +61,7 @@ LIMITS = {
     "duplex": Collective(_whole, "", ""),
     "pingpong": Collective(_whole, "", ""),
 }
-"""The machine's own speed, measured beside (rivals/machine.py): copy `count` elements on rank 0; send and receive them
+"""The machine's own speed, measured beside (rivals/hardware.py): copy `count` elements on rank 0; send and receive them
 over one TCP socket, both at once; a cache line there and back."""
 
 

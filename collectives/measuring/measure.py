@@ -19,7 +19,7 @@ import numpy
 
 from hocket.collectives.choice.fabric import candidates
 from hocket.collectives.choice.tuning import Point, Tuning
-from hocket.collectives.delegates.meeting import CHOSEN
+from hocket.collectives.delegates.libraries import CHOSEN
 from hocket.collectives.measuring import busy, reads
 from hocket.collectives.measuring.cases import COLLECTIVES, arrays, call_of, case
 from hocket.collectives.measuring.comm import Comm

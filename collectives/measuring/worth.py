@@ -32,7 +32,7 @@ TURNS, MORE, SHORT = 3, 12, 0.02
 WITHIN = "choosing a codec"
 
 
-class Line(NamedTuple):
+class CostLine(NamedTuple):
     """Seconds of a call, over its bytes."""
 
     dtype: str
@@ -50,7 +50,7 @@ class Line(NamedTuple):
         return self.codec or self.dtype
 
 
-Kind = tuple[str, str, str | None, Any]
+CallKind = tuple[str, str, str | None, Any]
 """(dtype, collective, transport asked for, algorithm asked for)"""
 
 
@@ -59,7 +59,7 @@ class Worth:
 
     def __init__(self, runner: Runs) -> None:
         self._runner = runner
-        self._lines: dict[Kind, list[Line]] = {}
+        self._lines: dict[CallKind, list[CostLine]] = {}
 
     def codec(self, ask: Ask, nbytes: int, model: Buffer) -> str | None:
         """The codec for so many bytes like `model`, the same on all ranks.  Collective where it must measure.
@@ -69,7 +69,7 @@ class Worth:
         dtype = model.dtype.name
         if self._never(nbytes, ask.transport) or dtype != "float32" and (model.foreign or model.device >= 0):
             return None
-        kind: Kind = dtype, ask.collective, ask.transport, ask.algorithm
+        kind: CallKind = dtype, ask.collective, ask.transport, ask.algorithm
         if kind not in self._lines:
             if open_group() is not None:
                 return None  # whose calls are issued together, later
@@ -97,15 +97,15 @@ class Worth:
             return f"below {human(SIZES[0])}"
         return "in shared memory" if transport in (None, "shm") and len(self._runner.members.groups) == 1 else ""
 
-    def _measured(self, kind: Kind, timeout: float | None, model: Buffer) -> list[Line]:
+    def _measured(self, kind: CallKind, timeout: float | None, model: Buffer) -> list[CostLine]:
         candidates = CANDIDATES[kind[0]]
         seconds = numpy.full((len(SIZES), len(candidates)), numpy.inf)
         self._time(kind, timeout, TURNS, seconds, model)
         if seconds.max() < SHORT:
             self._time(kind, timeout, MORE, seconds, model)
-        return [Line(kind[0], codec, *map(float, seconds[:, j])) for j, codec in enumerate(candidates)]
+        return [CostLine(kind[0], codec, *map(float, seconds[:, j])) for j, codec in enumerate(candidates)]
 
-    def _time(self, kind: Kind, timeout: float | None, turns: int, seconds: Any, model: Buffer) -> None:
+    def _time(self, kind: CallKind, timeout: float | None, turns: int, seconds: Any, model: Buffer) -> None:
         """Lower the seconds by so many turns; the same on all ranks, those of the slowest."""
         dtype, collective, transport, algorithm = kind
         normal = _normal(dtype, SIZES[-1])
@@ -140,7 +140,7 @@ def _normal(dtype: str, nbytes: int) -> Any:
     return x.view(bits) if dtype == "float32" else (x.view(numpy.uint32) >> 16).astype(bits)
 
 
-def _best(lines: list[Line], nbytes: int) -> Line:
+def _best(lines: list[CostLine], nbytes: int) -> CostLine:
     plain, *coded = lines
     best = min(coded, key=lambda line: line.at(nbytes))
     return best if best.at(nbytes) < GAIN * plain.at(nbytes) else plain

@@ -16,7 +16,7 @@ from hocket.collectives.elastic import pairs
 from hocket.collectives.layouts.boxes import words
 from hocket.collectives.layouts.layout import Layout
 from hocket.collectives.layouts.moving import Damaged, Flow, drain
-from hocket.collectives.publishing.planning import Plan, Table, Wanted
+from hocket.collectives.publishing.planning import FetchPlan, FetchWish, Table
 from hocket.collectives.publishing.words import BYE, hear, here, leave, tell
 from hocket.collectives.start import default
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError, TransportError
@@ -57,15 +57,15 @@ class Reader:
             self.rank = _own_rank() if rank is None else whole(rank, "rank")
         self.version: int | None = None
         self._address, self._comm = address, comm
-        self._wanted = Wanted(layout, self.rank, into, dtype, codec, bool(check))
+        self._wanted = FetchWish(layout, self.rank, into, dtype, codec, bool(check))
         self._how: dict[str, Any] = {"secret": secret, "iface": iface, "encrypt": encrypt}
         self._how["transport"] = transport
         self._digest = self._wanted.digest if comm is not None else ""
         self._pairs: dict[int, Communicator] = {}
-        self._sent: dict[int, Plan] = {}
+        self._sent: dict[int, FetchPlan] = {}
         """The plan whose messages each rank of the publisher has been told."""
         self._table: Table | None = None
-        self._plan: Plan | None = None
+        self._plan: FetchPlan | None = None
 
     def fetch(self, timeout: float | None = None) -> Any:
         """The newest version: a dict of lists of arrays, or a list, as it was published.
@@ -108,9 +108,9 @@ class Reader:
         table = self._table
         assert table is not None
         if self._plan is None:
-            made: list[Plan] = []
+            made: list[FetchPlan] = []
             places = [row[2] for row in rows]
-            self._all(lambda: made.append(Plan(table, self._wanted, self._comm, places, self._address)))
+            self._all(lambda: made.append(FetchPlan(table, self._wanted, self._comm, places, self._address)))
             [self._plan] = made  # on all, or on none
         plan = self._plan
         held = self._all(lambda: self._held(plan, table, told["version"], deadline))
@@ -153,7 +153,7 @@ class Reader:
             raise PeerLostError(f"its rank {told['lost'][0]} is gone", [])
         return told
 
-    def _held(self, plan: Plan, table: Table, version: int, deadline: float) -> bool:
+    def _held(self, plan: FetchPlan, table: Table, version: int, deadline: float) -> bool:
         """Ask the sources to keep this version until it was fetched.  False: one has it no more."""
         sources = {rank: self._pair(rank, table.addresses[rank], deadline) for rank in plan.sources}
         for pair in sources.values():
@@ -172,7 +172,7 @@ class Reader:
             plan.cut({rank: len(pair.membership.hosts) > 1 for rank, pair in sources.items()})
         return all(held for held, _ in answers)
 
-    def _got(self, plan: Plan, damaged: list[Damaged]) -> None:
+    def _got(self, plan: FetchPlan, damaged: list[Damaged]) -> None:
         """Get what comes from the publisher."""
         ways = []
         for rank, mine in plan.messages.items():
@@ -211,7 +211,7 @@ def _own_rank() -> int:
         return 0
 
 
-def _whole(plan: Plan, damaged: Sequence[Damaged], handed: Sequence[Damaged]) -> None:
+def _whole(plan: FetchPlan, damaged: Sequence[Damaged], handed: Sequence[Damaged]) -> None:
     for found, of in ((damaged, "of the publisher"), (handed, "of comm=")):
         for array, box, rank in found[:1]:
             what = f"array {plan.names[array]!r}, {words(box)}, from rank {rank} {of}"

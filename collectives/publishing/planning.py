@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hocket.collectives.layouts.arrays import Array, new
 from hocket.collectives.layouts.deal import FETCH, HAND_ON, Move, deal
 from hocket.collectives.layouts.given import ONE, shown, wishes
-from hocket.collectives.layouts.held import Array, new
 from hocket.collectives.layouts.layout import Layout
 from hocket.collectives.layouts.moving import MOST, Arrays, Damaged, Kinds, Parcel, messages
 from hocket.collectives.layouts.redistribute import dtype_named, kinds_of, mover
@@ -44,7 +44,7 @@ class Table(NamedTuple):
         return made._replace(layouts=heard_layouts(table["layouts"]))
 
 
-class Wanted(NamedTuple):
+class FetchWish(NamedTuple):
     """The arguments of a reader."""
 
     layout: Any
@@ -62,11 +62,11 @@ class Wanted(NamedTuple):
         return hashlib.blake2b(repr([told, self.dtype, self.codec, self.check]).encode(), digest_size=16).hexdigest()
 
 
-class Plan:
+class FetchPlan:
     """One reader's part of it."""
 
     def __init__(
-        self, table: Table, wanted: Wanted, comm: Communicator | None, places: Sequence[str], address: str
+        self, table: Table, wanted: FetchWish, comm: Communicator | None, places: Sequence[str], address: str
     ) -> None:
         """`comm`: of the readers that fetch together; None: one alone.  `places`: each one's host, as `here` says it.
 

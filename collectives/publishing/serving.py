@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hocket.collectives.layouts.arrays import convertible, numpy_dtype
 from hocket.collectives.layouts.boxes import count, meet
-from hocket.collectives.layouts.deal import FETCH, Held, Move
+from hocket.collectives.layouts.deal import FETCH, Holding, Move
 from hocket.collectives.layouts.given import Given
-from hocket.collectives.layouts.held import convertible, numpy_dtype
 from hocket.collectives.layouts.moving import MOST, Arrays, Flow, Kinds, Parcel, drain
 from hocket.collectives.layouts.redistribute import dtype_named
 from hocket.collectives.publishing.versions import KEPT, Version, Versions
@@ -51,7 +51,7 @@ class Offer:
         return {"version": version, "lost": lost, "digest": self._digest, "table": table}
 
 
-class _Held(NamedTuple):
+class _Reading(NamedTuple):
     """The version that a reader has begun with, and the dtypes that it wants."""
 
     number: int
@@ -64,7 +64,7 @@ class Serving:
 
     def __init__(self, offer: Offer, pair: Communicator) -> None:
         self.offer, self.pair = offer, pair
-        self._held: _Held | None = None
+        self._held: _Reading | None = None
         self._messages: list[Parcel] = []
         """The ones that it has asked for last."""
         self._made: deque[tuple[Version, list[Parcel]]] = deque(maxlen=KEPT + 1)
@@ -112,10 +112,10 @@ class Serving:
         version = None if why else self.offer.versions.hold(number)
         self._release()
         if version is not None:
-            self._held = _Held(number, version, kinds)
+            self._held = _Reading(number, version, kinds)
         return [version is not None, why]
 
-    def _send(self, held: _Held, asked: Any, check: bool) -> None:
+    def _send(self, held: _Reading, asked: Any, check: bool) -> None:
         """`asked`: messages; None: those of the last time."""
         if asked is not None:
             self._messages = list(self._heard(asked, held.kinds))
@@ -142,7 +142,7 @@ class Serving:
         boxes = given.sources[array].of(self.offer.rank) if 0 <= array < len(given.names) else ()
         if not 0 <= place < len(boxes) or meet(box, boxes[place]) != box:
             raise TransportError("a reader asks for what is not here")
-        held = Held(self.offer.rank, place, boxes[place])
+        held = Holding(self.offer.rank, place, boxes[place])
         return Move(array, FETCH, box, held, held)
 
 

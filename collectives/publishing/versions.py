@@ -7,8 +7,8 @@ from collections import Counter
 
 import numpy
 
+from hocket.collectives.layouts.arrays import Words
 from hocket.collectives.layouts.given import Given
-from hocket.collectives.layouts.held import Words
 
 KEPT = 2
 """Versions that a rank keeps: the newest one, and the one before."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from hocket.collectives.recording.processes import Process
+from hocket.collectives.recording.processes import ProcessRecord
 from hocket.collectives.recording.records import NOBODY, SPAN, Kind, Recorded, Ring
 from hocket.collectives.recording.standing import printable, standings, words
 from hocket.system.machine import clock_ahead, temporary
@@ -66,7 +66,7 @@ def _text(
     return printable("  ".join(each for each in parts if each))
 
 
-def text(processes: Sequence[Process], now: int | None = None) -> str:
+def text(processes: Sequence[ProcessRecord], now: int | None = None) -> str:
     """The file: where each rank stands, then the last events of all.  `now`: the kernel's CLOCK_MONOTONIC, ns."""
     now = time.monotonic_ns() - clock_ahead() if now is None else now
     parts = sorted(((part, each) for each in processes for part in each.parts), key=lambda pair: pair[0].facts.rank)

@@ -22,7 +22,7 @@ NAMES = {
 }  # fmt: skip
 
 
-class Links:
+class LinkRecorder:
     """Looks at the connections of a rank, also while calls wait, and records each number that has changed."""
 
     def __init__(self, own: OwnRecorder) -> None:

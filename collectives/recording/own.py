@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.collectives.recording import memory
-from hocket.collectives.recording.links import Links
+from hocket.collectives.recording.links import LinkRecorder
 from hocket.collectives.recording.recorder import Recorder, Writer
 from hocket.collectives.recording.records import NOBODY, SPAN, Kind, Recorded, read, shortened
 from hocket.collectives.recording.spans import AsData, written
@@ -41,7 +41,7 @@ class OwnRecorder:
         self.recorder, self.rank, self.size, self.job = recorder, rank, size, job
         self.traces = 0
         """The number of traces that want its events; 0: it does not."""
-        self._links = Links(self)
+        self._links = LinkRecorder(self)
         self._queues: weakref.WeakKeyDictionary[Queue, Followed] = weakref.WeakKeyDictionary()
         self._closed = False
         self._about = {"kind": "rank", "index": rank}

@@ -19,7 +19,7 @@ NEWEST = 1024
 """Records of a ring that are read: a trace has many more."""
 
 
-class Process(NamedTuple):
+class ProcessRecord(NamedTuple):
     """One process's recorder."""
 
     pid: int | None
@@ -30,7 +30,7 @@ class Process(NamedTuple):
     """The recorded parts, one a rank."""
 
 
-def recorders(job: str | None = None, among: Iterable[int] | None = None, others: bool = False) -> list[Process]:
+def recorders(job: str | None = None, among: Iterable[int] | None = None, others: bool = False) -> list[ProcessRecord]:
     """All of this user's: of this job, and held by one of these processes, if any are named.
 
     `others`: other users' too, whom nobody should trust; root alone can.  Cost: a look at each descriptor of the
@@ -61,16 +61,16 @@ def _descriptors(pid: int) -> list[str]:
         return []
 
 
-def _read(held: list[tuple[int, str]], job: str | None) -> Process | None:
+def _read(held: list[tuple[int, str]], job: str | None) -> ProcessRecord | None:
     for _, path in held:
         with contextlib.suppress(OSError, NotARecording):
             parts = _parts(path, job)
             owner = next((pid for pid, _ in held if parts and parts[0].facts.pid == _own_number(pid)), None)
-            return Process(owner, "dead" if owner is None else state(owner), parts)
+            return ProcessRecord(owner, "dead" if owner is None else state(owner), parts)
     return None
 
 
-def without_one(processes: list[Process]) -> list[int]:
+def without_one(processes: list[ProcessRecord]) -> list[int]:
     """Processes that have loaded hocket's engine, and whose recorder is not among these."""
     seen, own = {each.pid for each in processes}, os.getpid()
     unseen = []
@@ -101,7 +101,7 @@ def _own_number(pid: int) -> int:
     return pid
 
 
-def described(processes: Iterable[Process]) -> list[tuple[Recorded, str]]:
+def described(processes: Iterable[ProcessRecord]) -> list[tuple[Recorded, str]]:
     """Each rank's part, with what its process does."""
     every = [(part, process) for process in processes for part in process.parts]
     return [(part, f"process {process.pid or part.facts.pid} is {process.state}") for part, process in every]

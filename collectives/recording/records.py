@@ -244,7 +244,7 @@ def read(data: Any, newest: int = MOST_RECORDS, job: str | None = None) -> list[
     if not abouts:
         return []
     table, ranks = dict[int, What](), dict[tuple[int, str], Recorded]()
-    places = Places(max(MOST_BYTES, getattr(data, "stored", size)))
+    places = RingPlaces(max(MOST_BYTES, getattr(data, "stored", size)))
     for number, about in abouts.items():
         newest_of = _newest(data, number, int(claimed[number]), newest, places)
         if newest_of is None:
@@ -260,7 +260,7 @@ def read(data: Any, newest: int = MOST_RECORDS, job: str | None = None) -> list[
     return list(ranks.values())
 
 
-class Places:
+class RingPlaces:
     """Where a file's rings lie: each on a place of its own, and not more bytes together than this."""
 
     def __init__(self, most: int) -> None:
@@ -377,7 +377,7 @@ def unshortened(text: str) -> tuple[int, ...]:
     return tuple(rank for run in runs for rank in range(run[0], run[-1] + 1))
 
 
-def _newest(data: Any, number: int, claim: int, most: int, places: Places) -> tuple[NDArray[Any], int] | None:
+def _newest(data: Any, number: int, claim: int, most: int, places: RingPlaces) -> tuple[NDArray[Any], int] | None:
     """A ring's records, oldest first, and how many are lost; None: meanwhile the ring was given to another engine."""
     ring = _array(data, RING, HEADS_AT, RINGS)[number]
     fence()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from hocket.collectives.calls.functions import refuse_inside
+from hocket.collectives.calls.user_ops import refuse_inside
 from hocket.collectives.waiting import queued
 from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.work import Work

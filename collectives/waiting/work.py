@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hocket.collectives.calls.functions import refuse_inside
+from hocket.collectives.calls.user_ops import refuse_inside
 from hocket.collectives.engine.engine import CODES
 from hocket.collectives.waiting.pool import pool
 from hocket.collectives.waiting.queued import Queued

@@ -11,7 +11,7 @@ from hocket.codecs import not_below
 from hocket.compression.bucket import Bucket
 from hocket.compression.dense import DoubleSqueeze
 from hocket.compression.memory import Array, finite
-from hocket.compression.method import Averaged, Kept, Together, checked_half, joined, single
+from hocket.compression.method import Averaged, MethodState, Together, checked_half, joined, single
 from hocket.compression.sparse.allreduce import Sum, by_regions, quantiles
 from hocket.compression.sparse.methods import checked, count, largest
 from hocket.compression.sparse.pairs import Sparse, itemsize, rounded
@@ -50,7 +50,7 @@ class OkTopK(Together):
     host = HOST
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One sum of all; thresholds are of all together, and each vector keeps them."""
         flat, out, kept = vectors.flat, results.flat, kepts[0]

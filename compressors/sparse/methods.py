@@ -15,8 +15,8 @@ from hocket.compression.memory import Array, finite, moved, namespace, size
 from hocket.compression.method import (
     CHUNK,
     Averaged,
-    Kept,
     Method,
+    MethodState,
     Together,
     checked_half,
     chunks,
@@ -90,7 +90,7 @@ class Sparse(Together):
         raise NotImplementedError
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all; of each vector its own."""
         begin, of_each = 0, []
@@ -191,7 +191,7 @@ class RandomK(Method):
     def name(self) -> str:
         return f"randomk:{self.density:g}"
 
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: MethodState, seed: int) -> Averaged:
         flat, into = vector.reshape(-1), result.reshape(-1)
         k = count(self.density, len(flat))
         drawn = np.random.Generator(np.random.Philox(seed)).choice(len(flat), k, replace=False, shuffle=False)
@@ -224,7 +224,7 @@ class NonZero(Method):
 
     host = "which blocks are not zero is known by looking at them"
 
-    def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+    def average(self, comm: Any, vector: Array, result: Array, kept: MethodState, seed: int) -> Averaged:
         flat, into = vector.reshape(-1), result.reshape(-1)
         even = flat.size // self.block * self.block
         rows, rest = flat[:even].reshape(-1, self.block), flat[even:]

@@ -10,7 +10,7 @@ import numpy as np
 from hocket.arguments import whole
 from hocket.compression.bucket import Bucket
 from hocket.compression.memory import Array
-from hocket.compression.method import Averaged, Kept, Together, joined
+from hocket.compression.method import Averaged, MethodState, Together, joined
 from hocket.compression.sparse.methods import checked, count
 from hocket.errors import ArgumentError
 
@@ -41,7 +41,7 @@ class TwoBits(Together):
     host = "its bits are packed by NumPy"
 
     def average_all(
-        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[Kept], seeds: Sequence[int]
+        self, comm: Any, vectors: Bucket, results: Bucket, kepts: Sequence[MethodState], seeds: Sequence[int]
     ) -> list[Averaged]:
         """One call for all; each has its own chunks."""
         wires = [self.encoded(part.reshape(-1)) for part in vectors.parts]

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hocket.conformance.chaos.judge import LEAVING, LIMIT, MET, TIMEOUT, VERDICT, Seen, Verdict, judge
+from hocket.conformance.chaos.judge import LEAVING, LIMIT, MET, TIMEOUT, VERDICT, Observed, Verdict, judge
 from hocket.conformance.chaos.rank import MEETING, PHASES
 from hocket.conformance.jobs.options import common, seeds, two_hosts, usable_transports
 from hocket.conformance.jobs.trial import LOOK, Trial, module, shown
@@ -75,7 +75,7 @@ def scenario(
 # ---------------------------------------------------------------------------------------------- a trial
 
 
-def run(what: Scenario, names: Sequence[str], words: Sequence[str]) -> tuple[Seen, str]:
+def run(what: Scenario, names: Sequence[str], words: Sequence[str]) -> tuple[Observed, str]:
     """Run it: what was seen, and the stacks of the ranks that hang."""
     limit = {"HOCKET_TIMEOUT": f"{TIMEOUT if what.how == 'stop' else 30.0:g}"}
     with contextlib.ExitStack() as stack:
@@ -94,7 +94,7 @@ def run(what: Scenario, names: Sequence[str], words: Sequence[str]) -> tuple[See
         trial.wait(PATIENCE)
         ranks = range(what.size)
         said, cried = [trial.said(r) for r in ranks], [trial.cried(r) for r in ranks]
-        return Seen(what.victim, what.how, hit, at, said, codes, cried, trial.left()), stacks
+        return Observed(what.victim, what.how, hit, at, said, codes, cried, trial.left()), stacks
 
 
 def _await(trial: Trial, what: Scenario) -> None:
@@ -137,7 +137,7 @@ def _hit(trial: Trial, what: Scenario) -> float:
 
 
 @dataclass
-class Row:
+class PhaseRow:
     """All trials of one phase and one way to be hit."""
 
     tries: int = 0
@@ -156,7 +156,7 @@ class Row:
         return f"| {' | '.join([phase, how, str(self.tries), counts, *times, str(self.bad)])} |"
 
 
-def table(rows: dict[tuple[str, str], Row]) -> str:
+def table(rows: dict[tuple[str, str], PhaseRow]) -> str:
     head = "| phase | how | jobs | survivors | median s | slowest s | violations |"
     order = {phase: place for place, phase in enumerate(PHASES)}
     ordered = sorted(rows, key=lambda key: (order[key[0]], key[1]))
@@ -173,13 +173,13 @@ def main(argv: Sequence[str] | None = None, words: Sequence[str] = tuple(RANK)) 
     parser.add_argument("--slack", type=float, default=SLACK, help=f"seconds more than promised (default: {SLACK:g})")
     options = parser.parse_args(argv)
     transports = usable_transports(options)
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], PhaseRow] = {}
     with two_hosts(transports) as names:
         for seed in seeds(options):
             what = scenario(seed, options.ranks, transports, options.phase, options.how)
             seen, stacks = run(what, names, words)
             verdict = judge(seen, options.slack)
-            rows.setdefault((what.phase, what.how), Row()).add(verdict)
+            rows.setdefault((what.phase, what.how), PhaseRow()).add(verdict)
             if verdict.wrong:
                 print(f"seed {seed}, {what.how} of rank {what.victim} of {what.size}, {what.phase}, {what.transport}:")
                 print(*verdict.wrong, *([stacks] if stacks else []), sep="\n")

@@ -32,7 +32,7 @@ LEAVING = 6.0
 
 
 @dataclass
-class Seen:
+class Observed:
     """One trial: who was hit and how, when (of stop-kill: the stop and the kill), and what was seen of each rank."""
 
     victim: int
@@ -55,7 +55,7 @@ class Verdict:
     wrong: list[str]
 
 
-def judge(seen: Seen, slack: float) -> Verdict:
+def judge(seen: Observed, slack: float) -> Verdict:
     """`slack`: seconds more for a busy machine."""
     left = [what for what in seen.left if not _excused(seen, what)]
     verdict = Verdict([], [], [f"left behind: {what}" for what in left])
@@ -70,7 +70,7 @@ def judge(seen: Seen, slack: float) -> Verdict:
     return verdict
 
 
-def _excused(seen: Seen, what: str) -> bool:
+def _excused(seen: Observed, what: str) -> bool:
     """Is it what docs/api.md says may be left?"""
     its = _state(seen, seen.victim)
     if what.rpartition("/")[2].startswith(EVENTS):
@@ -79,7 +79,7 @@ def _excused(seen: Seen, what: str) -> bool:
 
 
 def _survivor(
-    seen: Seen, rank: int, said: Sequence[dict[str, Any]], slack: float
+    seen: Observed, rank: int, said: Sequence[dict[str, Any]], slack: float
 ) -> tuple[str, float | None, list[str]]:
     code = seen.codes[rank]
     crash = next((each["crash"] for each in said if "crash" in each), None)
@@ -107,7 +107,7 @@ def _survivor(
     return kind, seconds, wrong
 
 
-def _after(seen: Seen, said: Sequence[dict[str, Any]], slack: float) -> list[str]:
+def _after(seen: Observed, said: Sequence[dict[str, Any]], slack: float) -> list[str]:
     """The faults in the end of a rank: the second call, close(), what stays."""
     wrong = []
     for each in said:
@@ -123,7 +123,7 @@ def _after(seen: Seen, said: Sequence[dict[str, Any]], slack: float) -> list[str
     return wrong
 
 
-def _allowed(seen: Seen, rank: int, slack: float) -> tuple[tuple[str, ...], float, float]:
+def _allowed(seen: Observed, rank: int, slack: float) -> tuple[tuple[str, ...], float, float]:
     """(what a survivor may raise, since when its time is counted, the limit)."""
     if seen.how == "stop":
         return ("timeout", "lost"), seen.at, TIMEOUT + VERDICT
@@ -132,7 +132,7 @@ def _allowed(seen: Seen, rank: int, slack: float) -> tuple[tuple[str, ...], floa
     return (("lost",), begin, LIMIT) if _knows(seen, rank, slack) else (("lost", "timeout"), begin, MEETING)
 
 
-def _knows(seen: Seen, rank: int, slack: float) -> bool:
+def _knows(seen: Observed, rank: int, slack: float) -> bool:
     """Had this survivor and the victim met, at the latest through rank 0?"""
     if rank and _missed(seen, rank, slack):
         return False
@@ -145,14 +145,14 @@ def _knows(seen: Seen, rank: int, slack: float) -> bool:
     return all(state is not None and state[1] == its[1] and seen.hit - state[2] >= MET * (1 + slack) for state in there)
 
 
-def _coordinator_instead(seen: Seen, rank: int, error: dict[str, Any], slack: float) -> bool:
+def _coordinator_instead(seen: Observed, rank: int, error: dict[str, Any], slack: float) -> bool:
     """Is it right to name rank 0?  It was stopped, or it and this rank have missed each other."""
     if seen.how == "stop" and seen.victim == 0:
         return True
     return _missed(seen, rank, slack) and error["named"] == [0] and error["error"] == "TimeoutError"
 
 
-def _missed(seen: Seen, rank: int, slack: float) -> bool:
+def _missed(seen: Observed, rank: int, slack: float) -> bool:
     """Did rank 0 come when this one's time to meet was over, or raise before this one had reached it?"""
     came: list[dict[int, float]] = [
         {each["turn"]: each["at"] for each in said if each.get("state") == "init"} for said in seen.said
@@ -163,7 +163,7 @@ def _missed(seen: Seen, rank: int, slack: float) -> bool:
     return late or any("error" in each and each["at"] - mine < meets for each in seen.said[0])
 
 
-def _state(seen: Seen, rank: int) -> tuple[str, int, float] | None:
+def _state(seen: Observed, rank: int) -> tuple[str, int, float] | None:
     """(state, turn, since when) of a rank when the victim was hit; None: it had not started."""
     found = [each for each in seen.said[rank] if "state" in each and each["at"] <= seen.hit]
     return (found[-1]["state"], found[-1]["turn"], found[-1]["at"]) if found else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import hocket
-from hocket.conformance.fuzz.calls import Guarded, WrongError
+from hocket.conformance.fuzz.local_call import Guarded, WrongError
 from hocket.conformance.fuzz.order import Orders
 from hocket.conformance.fuzz.rounds import Messages
 from hocket.conformance.fuzz.values import values

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import hocket
-from hocket.conformance.fuzz.calls import Case, Made, WrongError
 from hocket.conformance.fuzz.exchange import Exchange
+from hocket.conformance.fuzz.local_call import LocalCall, Made, WrongError
 from hocket.conformance.fuzz.program import program
 from hocket.conformance.fuzz.rounds import Calls, Drop, Make, Messages, Round, Settle, as_text
 from hocket.conformance.jobs.trial import listen, say
@@ -35,7 +35,7 @@ class Pending(NamedTuple):
     finish: Callable[[], None]
 
 
-class Rank:
+class RankState:
     """This rank's state: its communicators by number (None: it is no member), what is under way, what it found."""
 
     def __init__(self, world: Any, seed: int, transport: str) -> None:
@@ -74,20 +74,20 @@ class Rank:
     # --- collectives
 
     def _calls(self, each: Calls, comm: Any) -> None:
-        cases = [Case(comm, call, (self.seed, self.number, place)) for place, call in enumerate(each.calls)]
+        calls = [LocalCall(comm, call, (self.seed, self.number, place)) for place, call in enumerate(each.calls)]
         if each.together:
             with hocket.group():
-                made = [case.make() for case in cases]
+                made = [local.make() for local in calls]
             for place, one in enumerate(made):
                 self._look(place, one, one.returned, each.calls[place].collective)
             return
-        (case,) = cases
-        for _ in range(case.call.repeats):
-            one = case.make()
+        (local,) = calls
+        for _ in range(local.call.repeats):
+            one = local.make()
             if one.later:
-                self.pending.append(self._later(each, one, case.call.collective))
+                self.pending.append(self._later(each, one, local.call.collective))
             else:
-                self._look(0, one, one.returned, case.call.collective)
+                self._look(0, one, one.returned, local.call.collective)
 
     def _later(self, each: Calls, one: Made, collective: str) -> Pending:
         def finish() -> None:
@@ -156,10 +156,10 @@ def main(words: list[str]) -> int:
     """One rank's exit code."""
     listen()
     seed, rounds, transport = int(words[0]), int(words[1]), words[2]
-    rank: Rank | None = None
+    rank: RankState | None = None
     try:
         with hocket.init() as comm:
-            rank = Rank(comm, seed, transport)
+            rank = RankState(comm, seed, transport)
             rank.run(rounds)
     except BaseException as error:
         number, doing = (rank.number, rank.doing) if rank else (-1, "hocket.init")

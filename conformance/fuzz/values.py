@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hocket.compression import QSGD, Int, Int4, Int8, Natural, OneBit, TernGrad
-from hocket.conformance.oracle import SMALL, Array, Function, Wanted, numpy_dtype
+from hocket.conformance.oracle import SMALL, Array, Expected, Function, numpy_dtype
 from hocket.kernels.codecs import Codec
 from hocket.kernels.dtypes import DTYPES
 from hocket.kernels.ops import OPS
@@ -107,9 +107,9 @@ def values(key: tuple[int, ...], dtype: str, count: int, op: str | None) -> Arra
 # ------------------------------------------------------------------------------------------------ results
 
 
-def encoded(exact: Wanted, xs: Sequence[Array], codec: str) -> Wanted:
+def encoded(exact: Expected, xs: Sequence[Array], codec: str) -> Expected:
     """A result whose ranks' vectors, and whose sums on the way, were encoded: each at most once for each rank, and once
     more."""
     largest = sum(float(np.abs(x).max(initial=0)) for x in xs)
     room = np.longdouble(CODECS[codec][1] * largest + 1e-6) * (len(xs) + 1)
-    return Wanted(exact.array, (0 if exact.bound is None else exact.bound) + np.full(exact.array.shape, room))
+    return Expected(exact.array, (0 if exact.bound is None else exact.bound) + np.full(exact.array.shape, room))

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hocket.conformance.gpu_check.rows import Finding, Options, heard, say, table
+from hocket.conformance.gpu_check.findings import Finding, Options, heard, say, table
 from hocket.errors import ArgumentError, Error
 from hocket.system.cores import processor, usable_cores
 from hocket.system.cuda import driver
@@ -53,7 +53,7 @@ PARTS = (
     Section("flag kernels", "hocket.conformance.gpu_check.flags:flags", 60),
     Section("collectives, 2 ranks", "hocket.conformance.gpu_check.collectives:bits_of_two", 80),
     Section("collectives, 4 ranks", "hocket.conformance.gpu_check.collectives:bits_of_four", 90),
-    Section("calls of the driver", "hocket.conformance.gpu_check.calls:calls", 40),
+    Section("calls of the driver", "hocket.conformance.gpu_check.driver_calls:calls", 40),
     Section("times, 2 ranks", "hocket.conformance.gpu_check.collectives:times_of_two", 60),
     Section("times, 4 ranks", "hocket.conformance.gpu_check.collectives:times_of_four", 90),
     Section("a rank is killed", "hocket.conformance.gpu_check.collectives:killed", 60),

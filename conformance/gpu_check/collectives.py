@@ -12,10 +12,10 @@ import numpy as np
 
 from hocket.algorithms.language import registry
 from hocket.conformance.gpu_check.driver import Gpu
-from hocket.conformance.gpu_check.kinds import Array, Kind, Plain, kinds, missing
+from hocket.conformance.gpu_check.findings import Finding, Options, at_most, say
+from hocket.conformance.gpu_check.kinds import Array, ArrayLibrary, Plain, kinds, missing
 from hocket.conformance.gpu_check.laws import dtype_of
 from hocket.conformance.gpu_check.processes import DIED, LIMIT, die_in, job
-from hocket.conformance.gpu_check.rows import Finding, Options, at_most, say
 from hocket.conformance.gpu_check.times import times
 from hocket.errors import ArgumentError, PeerLostError
 from hocket.kernels.dtypes import by_name
@@ -94,7 +94,7 @@ def bits(comm: Any, options: Options) -> None:
                 say(Finding(f"arrays of {name}", "not checked", note=missing(name)))
 
 
-def _registered(comm: Any, kind: Kind, verdicts: Verdicts) -> None:
+def _registered(comm: Any, kind: ArrayLibrary, verdicts: Verdicts) -> None:
     """Twice each: when peers hear of the memory first, it still goes through the window."""
     x = _host("float32", 3_000_001, comm.rank)
     array, out = kind.put(x), kind.put(x)
@@ -111,7 +111,7 @@ def _registered(comm: Any, kind: Kind, verdicts: Verdicts) -> None:
             verdicts.compare(f"{algorithm}, time {turn}", kind.get(out), want)
 
 
-def _others(comm: Any, kind: Kind, verdicts: Verdicts) -> None:
+def _others(comm: Any, kind: ArrayLibrary, verdicts: Verdicts) -> None:
     size = comm.size
     for count in (5, 30_001):
         x, whole = _host("float32", count, comm.rank), _host("float32", count * size, comm.rank)

@@ -23,9 +23,9 @@ from hocket.conformance.gpu_check.driver import (
     RANGE_START,
     Gpu,
 )
+from hocket.conformance.gpu_check.findings import Finding, Options, say, size_text
 from hocket.conformance.gpu_check.kinds import CUPY, missing, version
 from hocket.conformance.gpu_check.processes import job, together
-from hocket.conformance.gpu_check.rows import Finding, Options, say, size_text
 from hocket.errors import Error
 from hocket.system.cuda import nvrtc
 

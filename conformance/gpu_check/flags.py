@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from hocket.conformance.gpu_check.driver import Gpu, Launch
+from hocket.conformance.gpu_check.findings import Finding, Options, size_text
 from hocket.conformance.gpu_check.laws import dtype_of, samples
-from hocket.conformance.gpu_check.rows import Finding, Options, size_text
 from hocket.conformance.oracle import Array, same
 from hocket.kernels.cpu import reduce
 from hocket.kernels.dtypes import by_name

@@ -18,8 +18,8 @@ import numpy as np
 from hocket.compression import QSGD, Int, Natural, OneBit, TernGrad
 from hocket.conformance.gpu_check.arena import Arena
 from hocket.conformance.gpu_check.driver import Gpu
+from hocket.conformance.gpu_check.findings import Finding, Options
 from hocket.conformance.gpu_check.laws import checksum, dtype_of, samples
-from hocket.conformance.gpu_check.rows import Finding, Options
 from hocket.conformance.oracle import SMALL, Array
 from hocket.kernels import ops
 from hocket.kernels.codecs import CODECS, HALVES, Codec

@@ -15,7 +15,7 @@ from hocket.system.cuda import driver
 Array = np.ndarray[Any, Any]
 
 
-class Kind(Protocol):
+class ArrayLibrary(Protocol):
     """`put` and `get` copy; `stream` is a context in which another stream than the default one is current."""
 
     name: str
@@ -163,7 +163,7 @@ def missing(name: str) -> str:
     return "" if name == "plain" else "no such kind"
 
 
-def kinds(names: Sequence[str]) -> Iterator[Kind]:
+def kinds(names: Sequence[str]) -> Iterator[ArrayLibrary]:
     makers: dict[str, Any] = {"plain": Plain, "cupy": Cupy, "torch": Torch}
     for name in names:
         if not missing(name):

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hocket.conformance.gpu_check.findings import Finding, Options, say, size_text
 from hocket.conformance.gpu_check.kinds import Plain
 from hocket.conformance.gpu_check.processes import LIMIT, job
-from hocket.conformance.gpu_check.rows import Finding, Options, say, size_text
 from hocket.conformance.gpu_check.times import BLOCKS, SIZES, in_blocks
 from hocket.errors import Error
 from hocket.system.cuda import driver

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from hocket.conformance.gpu_check.rows import Finding, Options
+from hocket.conformance.gpu_check.findings import Finding, Options
 from hocket.tools.rank import environment
 
 SPAWN = multiprocessing.get_context("spawn")  # a process that has a context must not fork

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.conformance.gpu_check.driver import Gpu
-from hocket.conformance.gpu_check.rows import Finding, Options, at_least, size_text
+from hocket.conformance.gpu_check.findings import Finding, Options, at_least, size_text
 from hocket.kernels.codecs import CODECS
 from hocket.kernels.gpu import catalogue, launch
 from hocket.kernels.gpu.catalogue import Kernel
@@ -30,7 +30,7 @@ SEGMENT = (1 << 20) - 48
 """Bytes of what is packed; not a power of two."""
 
 
-class Work(NamedTuple):
+class KernelRun(NamedTuple):
     """A kernel over buffers of n bytes: what it moves, and its arguments at turn i."""
 
     name: str
@@ -45,22 +45,22 @@ def copy_seconds(gpu: Gpu, to: int, sources: Sequence[int], nbytes: int) -> floa
     return gpu.seconds([partial(gpu.device.copy, to, source, nbytes, 0) for source in sources])
 
 
-def works(gpu: Gpu, given: Sequence[int], out: int, n: int) -> Iterator[Work]:
+def works(gpu: Gpu, given: Sequence[int], out: int, n: int) -> Iterator[KernelRun]:
     for dtype, size in (("float32", 4), ("bfloat16", 2)):
         for k in (2, 4, 8):
 
             def operands(i: int, k: int = k, size: int = size) -> Sequence[Any]:
                 return launch.pointers([given[(i + j) % INPUTS] for j in range(k)]), out, n // size, k
 
-            yield Work(f"reduce {dtype}, k={k}", catalogue.reduce(dtype, "sum"), (k + 1) * n, operands)
+            yield KernelRun(f"reduce {dtype}, k={k}", catalogue.reduce(dtype, "sum"), (k + 1) * n, operands)
     narrow, widen = catalogue.cast("float32", "bfloat16"), catalogue.cast("bfloat16", "float32")
-    yield Work("cast float32 to bfloat16", narrow, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
-    yield Work("cast bfloat16 to float32", widen, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
+    yield KernelRun("cast float32 to bfloat16", narrow, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
+    yield KernelRun("cast bfloat16 to float32", widen, 1.5 * n, lambda i: (out, given[i], n // 4, 1.0))
     for codec in CODECS:
         kernels, part = catalogue.coders(codec), n * codec.itemsize / (4 * codec.block)
-        yield Work(f"encode {codec}", kernels.encode, n + part, lambda i: (out, given[i], n // 4, 1.0, 1, 0))
-        yield Work(f"decode {codec}", kernels.decode, n + part, lambda i: (out, given[i], n // 4, 1.0))
-        yield Work(f"sum of {codec}, k=2", kernels.fold, 3 * part,
+        yield KernelRun(f"encode {codec}", kernels.encode, n + part, lambda i: (out, given[i], n // 4, 1.0, 1, 0))
+        yield KernelRun(f"decode {codec}", kernels.decode, n + part, lambda i: (out, given[i], n // 4, 1.0))
+        yield KernelRun(f"sum of {codec}, k=2", kernels.fold, 3 * part,
                    lambda i: (launch.ways([given[i], given[(i + 1) % INPUTS]]), out, n // 4, 2, 1, 0),
                    like=f"encode {codec}")  # fmt: skip
     packs = []
@@ -71,7 +71,7 @@ def works(gpu: Gpu, given: Sequence[int], out: int, n: int) -> Iterator[Work]:
             return
         segments, pieces = launch.segment_table(rows)
         packs.append((gpu.alloc(segments.nbytes, segments), len(segments), pieces))
-    yield Work("pack (segments copied together)", catalogue.COPY, 2.0 * packs[0][1] * SEGMENT, lambda i: packs[i])
+    yield KernelRun("pack (segments copied together)", catalogue.COPY, 2.0 * packs[0][1] * SEGMENT, lambda i: packs[i])
 
 
 def rooflines(options: Options) -> Iterator[Finding]:

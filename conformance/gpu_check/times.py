@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from hocket.conformance.gpu_check.driver import Gpu
-from hocket.conformance.gpu_check.kinds import Kind, kinds, missing
+from hocket.conformance.gpu_check.findings import Finding, Options, at_least, at_most, say, size_text
+from hocket.conformance.gpu_check.kinds import ArrayLibrary, kinds, missing
 from hocket.conformance.gpu_check.processes import LIMIT
 from hocket.conformance.gpu_check.rooflines import copy_seconds
-from hocket.conformance.gpu_check.rows import Finding, Options, at_least, at_most, say, size_text
 
 SIZES = ((8 << 10, 50), (1 << 20, 30), (64 << 20, 5), (256 << 20, 3))
 """Bytes, and calls in a block."""
@@ -113,7 +113,7 @@ def _time_row(name: str, nbytes: int, took: float, world: int, rate: float, targ
     return Finding(name, 1e6 * took, "us", ratio=floor / took, note=note)
 
 
-def _calls(comm: Any, kind: Kind, tell: Callable[[Finding], None]) -> None:
+def _calls(comm: Any, kind: ArrayLibrary, tell: Callable[[Finding], None]) -> None:
     """The host's time for a call, in bursts that the GPU's queue takes; and for the same one of a host array."""
     host = np.zeros(2048, np.float32)
     for name, array in (("", kind.put(host)), (", of the host", host)):

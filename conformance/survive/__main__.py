@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hocket.conformance.jobs.elastic import ElasticTrial
+from hocket.conformance.jobs.elastic_trial import ElasticTrial
 from hocket.conformance.jobs.ranks import started
 from hocket.conformance.jobs.trial import EMPTY, module
 from hocket.conformance.survive import judge

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from hocket.conformance.jobs.elastic import ElasticTrial
+from hocket.conformance.jobs.elastic_trial import ElasticTrial
 from hocket.conformance.jobs.trial import LOOK
 from hocket.conformance.survive import judge
 from hocket.system.namespaces.switch import Switch

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.elastic import PROCESS
+from hocket.conformance.jobs.elastic_trial import PROCESS
 from hocket.conformance.jobs.trial import say
 
 MOMENTS = ("step", "renew", "moves", "lobby")

@@ -16,11 +16,11 @@ from collections.abc import Collection
 from typing import Any
 
 from hocket.collectives.recording import memory
-from hocket.conformance.jobs.elastic import HOST, STEERED
+from hocket.conformance.jobs.elastic_trial import HOST, STEERED
 from hocket.conformance.jobs.trial import listen, say
 from hocket.conformance.survive.life import Fenced, Life
 from hocket.conformance.survive.meshed import Meshed
-from hocket.conformance.survive.together import Refused, Together
+from hocket.conformance.survive.together import DoesNotFit, Together
 from hocket.control.elastic import mesh, processes
 
 
@@ -57,7 +57,7 @@ def main(words: list[str]) -> int:
         say(over=True, held=kept(before))
     except Fenced as why:
         say(fenced=str(why))
-    except Refused as why:
+    except DoesNotFit as why:
         say(refused=str(why))
     except BaseException:
         say(crash=traceback.format_exc())

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.elastic import KIND
+from hocket.conformance.jobs.elastic_trial import KIND
 from hocket.conformance.jobs.trial import say
 from hocket.conformance.survive.life import EACH, ME, Fenced, Life, part
 from hocket.training.crew.crew import Crew
-from hocket.training.crew.machine import NOWHERE, Change, Says
+from hocket.training.crew.machine import NOWHERE, Attendance, Change
 from hocket.training.outer.members import Again
 
 LONG = 2 * EACH
 """Seconds that a slow newcomer loads for."""
 
 
-class Refused(Exception):
+class DoesNotFit(Exception):
     """It does not fit into this crew."""
 
 
@@ -63,7 +63,7 @@ class Together(Life):
         if os.environ.get("HOCKET_JOIN"):
             self.at("lobby")
             try:
-                comm = hocket.init(timeout=120, info=list(Says(0, NOWHERE, word=ME)))
+                comm = hocket.init(timeout=120, info=list(Attendance(0, NOWHERE, word=ME)))
             except hocket.PeerLostError as error:
                 raise Fenced(str(error)) from error
             time.sleep(LONG if os.environ.get(KIND) == "slow" else 0)
@@ -108,6 +108,6 @@ class Together(Life):
             except hocket.TimeoutError as error:  # too few are here: some are cut off
                 say(missing=[*error.missing])
             except hocket.MismatchError as error:
-                raise Refused(str(error)) from error
+                raise DoesNotFit(str(error)) from error
             except hocket.PeerLostError as error:
                 raise Fenced(str(error)) from error

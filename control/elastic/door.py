@@ -15,7 +15,7 @@ from hocket.control import encryption
 from hocket.control.elastic.lobby import Asks, Enter
 from hocket.control.elastic.reaching import LOBBY, PEER, Own
 from hocket.control.handshake import Connection, Hello
-from hocket.control.link import Link
+from hocket.control.link import ControlLink
 from hocket.control.links import Links
 from hocket.control.listener import Listener
 from hocket.control.protocol.checking import Malformed
@@ -51,7 +51,7 @@ FIRST = {PEER: by_name(Iam), LOBBY: by_name(Enter, Asks)}
 class Door:
     """Calls `arrived(word, link)` with what a proven connection says first."""
 
-    def __init__(self, reactor: Reactor, own: Own, arrived: Callable[[Any, Link], object]) -> None:
+    def __init__(self, reactor: Reactor, own: Own, arrived: Callable[[Any, ControlLink], object]) -> None:
         self.meeting: tuple[str, Links] | None = None
         """The generation that meets here, if this process is its rank 0."""
         self._reactor, self._own, self._arrived = reactor, own, arrived
@@ -59,7 +59,7 @@ class Door:
         self._takes: dict[str, Take] = {}
         """For the latest generations that met here: who comes for one that is over hears that it is."""
         self._parked: list[tuple[Connection, Hello]] = []
-        self._silent: dict[Link, None] = {}
+        self._silent: dict[ControlLink, None] = {}
         """Oldest first."""
         self._listeners: list[Listener] = []
         try:
@@ -124,7 +124,7 @@ class Door:
             sock.close()
 
     def _listen_to(self, purpose: str, sock: socket.socket) -> None:
-        link = Link(self._reactor, sock)
+        link = ControlLink(self._reactor, sock)
         link.most = FIRST_BYTES
         self._silent[link] = None
         if len(self._silent) > SILENT:
@@ -134,12 +134,12 @@ class Door:
         link.start()
         self._reactor.later(FIRST_WORD, lambda: self._forget(link))
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: ControlLink) -> None:
         if link in self._silent:
             del self._silent[link]
             link.close()
 
-    def _first(self, link: Link, packed: dict[str, Any], words: dict[str, type]) -> None:
+    def _first(self, link: ControlLink, packed: dict[str, Any], words: dict[str, type]) -> None:
         if link not in self._silent:
             return  # it closes, and says what came with the word before
         try:

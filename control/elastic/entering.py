@@ -11,7 +11,7 @@ from hocket.control.elastic.lobby import Admitted, Asks, Enter, Full, Tells
 from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.reaching import LOBBY, Own, reach
 from hocket.control.handshake import Address, AuthError
-from hocket.control.link import Link
+from hocket.control.link import ControlLink
 from hocket.control.protocol.checking import Malformed
 from hocket.control.protocol.generations import SEAT
 from hocket.control.protocol.messages import by_name, pack, unpack
@@ -82,7 +82,7 @@ def _answer(reactor: Reactor, sock: Any, word: Enter | Asks, deadline: float) ->
     """A member's answer to this word; None: it is gone, or time is over."""
     heard: list[Any] = []
     over = threading.Event()
-    link = Link(reactor, sock)
+    link = ControlLink(reactor, sock)
 
     def take(packed: dict[str, Any]) -> None:
         try:

@@ -18,12 +18,13 @@ from typing import Any
 from hocket.control.addresses import remove_dead
 from hocket.control.elastic.door import Iam
 from hocket.control.elastic.processes import Process, watch
-from hocket.control.elastic.proving import Identity
+from hocket.control.elastic.proving import ProcessKey
 from hocket.control.elastic.reaching import PEER, NobodyListens, Own, reach_any
-from hocket.control.link import GONE, LIMIT, Link
-from hocket.control.protocol.generations import Claim, Generation, Generations, To
+from hocket.control.link import GONE, LIMIT, ControlLink
+from hocket.control.protocol.generations import Generation, Generations, To
 from hocket.control.protocol.messages import pack
 from hocket.control.protocol.seats import Seat, uid_of
+from hocket.control.protocol.words import Claim
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 
@@ -43,7 +44,7 @@ BACK = DIAL + AGAIN[1]
 """Seconds, at most, from a member's way back to that of the next one, where the same cable was out."""
 
 
-class Members(ABC):
+class MemberLinks(ABC):
     """The connections; what is said on them, and what follows from their ends, is Mesh's."""
 
     seat: Seat
@@ -51,15 +52,15 @@ class Members(ABC):
 
     def __init__(self, reactor: Reactor, own: Own) -> None:
         self.reactor, self.own, self.closed = reactor, own, False
-        self._identity = Identity()
+        self._identity = ProcessKey()
         self.uid = uid_of(self._identity.public)
         self.generations: Generations | None = None
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, ControlLink] = {}
         self._dialling: set[str] = set()
         self._watched: dict[str, Process | None] = {}
         self._paths: dict[str, list[str]] = {}
         """The sockets of processes of this host: one that is killed cannot remove its own."""
-        self._cut: dict[str, Link] = {}
+        self._cut: dict[str, ControlLink] = {}
         """The connection that has ended, of members with which there is none."""
         self._spared: set[str] = set()
         """The members of these that were away, and are waited for once more."""
@@ -77,7 +78,7 @@ class Members(ABC):
         """Follow them, and look what has changed."""
 
     @abstractmethod
-    def _greet(self, link: Link) -> None:
+    def _greet(self, link: ControlLink) -> None:
         """There is a connection: say what it missed."""
 
     @abstractmethod
@@ -105,7 +106,7 @@ class Members(ABC):
         generations = self.generations
         return generations is not None and not self._cut.keys() <= generations.away | generations.gone.keys()
 
-    def _comes(self, who: Iam, link: Link) -> None:
+    def _comes(self, who: Iam, link: ControlLink) -> None:
         """Somebody says that it is this member."""
         assert self.generations is not None
         seat = self.generations.seat(who.uid)
@@ -114,7 +115,7 @@ class Members(ABC):
             return
         self._linked(who.uid, link)
 
-    def _proves(self, who: Iam, public: str, link: Link) -> bool:
+    def _proves(self, who: Iam, public: str, link: ControlLink) -> bool:
         wanted = self._identity.proof(public, who.uid, self.uid, link.key) if public else ""
         return bool(wanted) and who.proof.isascii() and hmac.compare_digest(who.proof, wanted)
 
@@ -139,7 +140,7 @@ class Members(ABC):
         pause = AGAIN[0]
         while not self._given_up(seat.uid):
             try:
-                link = Link(self.reactor, reach_any(self.own, seat.addresses, PEER, DIAL))
+                link = ControlLink(self.reactor, reach_any(self.own, seat.addresses, PEER, DIAL))
             except NobodyListens:
                 self.reactor.soon(lambda: self._not_reached(seat.uid))
             except TransportError:
@@ -162,13 +163,13 @@ class Members(ABC):
             self._do(self.generations.unlinked(uid))
             self._missed(uid)
 
-    def _reached(self, uid: str, link: Link, proof: str) -> None:
+    def _reached(self, uid: str, link: ControlLink, proof: str) -> None:
         """That member speaks as soon as it knows who this is, so it is listened to before it is told."""
         link.send(pack(Iam(self.uid, proof)))
         self._linked(uid, link)
         link.start()
 
-    def _linked(self, uid: str, link: Link) -> None:
+    def _linked(self, uid: str, link: ControlLink) -> None:
         self._dialling.discard(uid)
         if self.closed or self.generations is None or uid in self.generations.gone:
             link.close()
@@ -196,11 +197,11 @@ class Members(ABC):
                 self._do(self.generations.spare(uid))
                 self.reactor.later(BACK, partial(self._not_back, uid, link))
 
-    def _not_back(self, uid: str, link: Link) -> None:
+    def _not_back(self, uid: str, link: ControlLink) -> None:
         if self._cut.get(uid) is link:
             self._not_reached(uid)
 
-    def _lost(self, uid: str, link: Link, silent: bool) -> None:
+    def _lost(self, uid: str, link: ControlLink, silent: bool) -> None:
         """A member's connection has ended; if it is dead, a kernel will soon say so: this host's, or one that refuses.
 
         Else it is unreachable once its host has been silent for the limit, as it was if the system ended this one.

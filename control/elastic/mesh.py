@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 
 from hocket.control.elastic.door import Door, Iam, Take
 from hocket.control.elastic.lobby import Admitted, Asks, Full, Tells
-from hocket.control.elastic.members import AGAIN, Members
+from hocket.control.elastic.members import AGAIN, MemberLinks
 from hocket.control.elastic.processes import kernel, started
 from hocket.control.elastic.reaching import Own
 from hocket.control.handshake import Hello
-from hocket.control.link import Link, Once, encode
+from hocket.control.link import ControlLink, Once, encode
 from hocket.control.links import Links
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.generations import Claim, Generation, Generations, Leaves, Says, To
+from hocket.control.protocol.generations import Generation, Generations, Leaves, Says, To
 from hocket.control.protocol.membership import PURPOSE as MEETING
 from hocket.control.protocol.messages import by_name, pack, unpack
 from hocket.control.protocol.seats import Seat
-from hocket.control.protocol.words import Call, Here, Made
+from hocket.control.protocol.words import Call, Claim, Here, Made
 from hocket.control.reactor import Reactor
 
 log = logging.getLogger("hocket.control")
@@ -53,7 +53,7 @@ OWN = by_name(Renews)
 """Messages that are not for the agreement."""
 
 
-class Mesh(Members):
+class Mesh(MemberLinks):
     """This process's connections with the job's other members, and what they agree on."""
 
     def __init__(self, reactor: Reactor, own: Own, info: Any = None) -> None:
@@ -66,7 +66,7 @@ class Mesh(Members):
         """Called, on the reactor's thread, when somebody is gone or comes."""
         self._changed = threading.Condition()
         self._seen: tuple[int, int, tuple[str, ...]] = (-1, 0, ())
-        self._guests: dict[str, Link] = {}
+        self._guests: dict[str, ControlLink] = {}
         self._mine = Renews(-1, {})
         self._renewing: dict[str, Renews] = {}
         self._door = Door(reactor, own, self._arrives)
@@ -208,7 +208,7 @@ class Mesh(Members):
         if links is not None and job == self.job_of(self.now) and uid in self.now.ranks:
             links.missed(self.now.ranks[uid], how)
 
-    def _arrives(self, word: Any, link: Link) -> None:
+    def _arrives(self, word: Any, link: ControlLink) -> None:
         if self.generations is None or self.closed:
             link.close()  # it comes again
         elif isinstance(word, Iam):
@@ -244,7 +244,7 @@ class Mesh(Members):
         except Malformed as why:
             log.warning("hocket: a member sent a message that is not understood: %s", why)
 
-    def _greet(self, link: Link) -> None:
+    def _greet(self, link: ControlLink) -> None:
         if self._mine.generation == self.now.number:
             link.send(pack(self._mine))
 
@@ -255,7 +255,7 @@ class Mesh(Members):
 
     # --- newcomers
 
-    def _enters(self, seat: Seat, link: Link) -> None:
+    def _enters(self, seat: Seat, link: ControlLink) -> None:
         assert self.generations is not None
         living = [uid for uid in self.now.ranks if uid not in self.generations.gone]
         full = 0 < self.own.most <= len(living) + len(self.lobby())
@@ -272,7 +272,7 @@ class Mesh(Members):
         self._do(self.generations.waits(seat))
         self._admit()
 
-    def _speaks(self, uid: str, link: Link) -> None:
+    def _speaks(self, uid: str, link: ControlLink) -> None:
         """A newcomer that waits says nothing more."""
         link.close()
         self._gives_up(uid)

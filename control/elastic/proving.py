@@ -16,7 +16,7 @@ A24 = 121665
 NBYTES = 32
 
 
-class Identity:
+class ProcessKey:
     """A process's key."""
 
     def __init__(self) -> None:

@@ -25,11 +25,11 @@ PATIENCE = 5.0
 """Seconds in which a manager answers what waits for no other rank."""
 MOST = 1 << 16
 """Bytes of a line."""
-_wires: dict[tuple[str, str], Wire] = {}
+_wires: dict[tuple[str, str], ManagerWire] = {}
 """One for each manager, as PMI allows one `init` and one `finalize` of a process."""
 
 
-class Wire:
+class ManagerWire:
     """The connection to the manager.  TransportError: it has gone, or says no."""
 
     def __init__(self, sock: socket.socket, environ: Mapping[str, str]) -> None:
@@ -88,7 +88,7 @@ class PmiStore:
 
     where = "the process manager (PMI)"
 
-    def __init__(self, wire: Wire, timeout: float) -> None:
+    def __init__(self, wire: ManagerWire, timeout: float) -> None:
         self._wire, self._timeout = wire, timeout
         wire.rounds += 1
         self._key = f"hocket-{wire.rounds}"
@@ -115,7 +115,7 @@ class PmiStore:
         return base64.urlsafe_b64decode(word + "=" * (-len(word) % 4))
 
 
-def wire(environ: Mapping[str, str]) -> Wire | None:
+def wire(environ: Mapping[str, str]) -> ManagerWire | None:
     """This process's; None: no manager is to be seen.  ArgumentError: PMI_FD or PMI_PORT leads nowhere."""
     told = environ.get("PMI_FD", ""), environ.get("PMI_PORT", "")
     if not any(told) or not (environ.get("PMI_RANK") or environ.get("PMI_ID")):
@@ -126,7 +126,7 @@ def wire(environ: Mapping[str, str]) -> Wire | None:
         except (OSError, ValueError) as why:
             name = "PMI_FD" if told[0] else "PMI_PORT"
             raise ArgumentError(f"{name} is {environ[name]!r}, and no process manager is there: {why}") from None
-        _wires[told] = Wire(sock, environ)
+        _wires[told] = ManagerWire(sock, environ)
     return _wires[told]
 
 

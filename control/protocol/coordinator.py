@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.control.protocol import messages as say
-from hocket.control.protocol.faults import Faults, Instructions, Later, Send, Timer
+from hocket.control.protocol.faults import Faults, Instructions, Later, SendMessage, Timer
 from hocket.control.protocol.membership import Membership
 
 ASK_AGAIN = 5.0  # seconds in which only one rank of a communicator is told what the others do
@@ -37,26 +37,26 @@ class Coordinator:
         self._opened: set[str] = set()
         self._faults = Faults(self.members.gone)
 
-    def take(self, by: int, message: Any) -> list[Send | Later]:
+    def take(self, by: int, message: Any) -> list[SendMessage | Later]:
         if type(message) not in HANDLERS:
             raise Unexpected(type(message).__name__)
         if not isinstance(message, (say.Join, say.Ended)):
             self.members.spoke.add(by)
         return [
             each for each in HANDLERS[type(message)](self, by, message)
-            if not isinstance(each, Send) or each.rank in self.members.here
+            if not isinstance(each, SendMessage) or each.rank in self.members.here
         ]  # fmt: skip
 
-    def late(self) -> list[Send]:
+    def late(self) -> list[SendMessage]:
         """Rank 0's time to wait for the others is over: tell the ranks that are here which ones are not."""
         missing = say.Missing(say.JOIN, self._missing(say.JOIN), over=True)
-        return [Send(rank, missing) for rank in self.members.here]
+        return [SendMessage(rank, missing) for rank in self.members.here]
 
     def _join(self, by: int, join: say.Join) -> Instructions:
         if self.members.add(join):
             yield from self._to_all(self._welcome)
         elif self.members.formed:
-            yield Send(by, self._welcome)
+            yield SendMessage(by, self._welcome)
 
     def _exchange(self, by: int, mine: say.Exchange) -> Instructions:
         values = self._rounds.setdefault(mine.number, {})
@@ -66,14 +66,14 @@ class Coordinator:
             yield from self._to_all(say.Values(mine.number, [values[rank] for rank in range(self.size)]))
 
     def _who(self, by: int, who: say.Who) -> Instructions:
-        yield Send(by, say.Missing(who.number, self._missing(who.number)))
+        yield SendMessage(by, say.Missing(who.number, self._missing(who.number)))
 
     def _missing(self, number: say.Number) -> list[int]:
         if number == say.JOIN:
             return self.members.to_blame()
         return [rank for rank in range(self.size) if rank not in self._rounds.get(number, {})]
 
-    def _open(self, by: int, wanted: say.Open) -> Instructions:
+    def _open(self, by: int, wanted: say.OpenTransport) -> Instructions:
         """A rank wants a transport that the job has not opened: all ranks are to, once."""
         if wanted.transport not in self._opened:
             self._opened.add(wanted.transport)
@@ -88,15 +88,15 @@ class Coordinator:
         gone = self.members.gone
         for rank in ask.ranks:
             if rank in gone:
-                yield Send(by, say.Told(ask.comm, rank, gone.account(rank, ask.comm, 0)))
+                yield SendMessage(by, say.Told(ask.comm, rank, gone.account(rank, ask.comm, 0)))
             elif rank != by:
-                yield Send(rank, say.Asked(ask.comm, by))
+                yield SendMessage(rank, say.Asked(ask.comm, by))
 
     def _told(self, by: int, told: say.Told) -> Instructions:
-        yield Send(told.rank, told._replace(rank=by))
+        yield SendMessage(told.rank, told._replace(rank=by))
 
     def _goodbye(self, by: int, goodbye: say.Goodbye) -> Instructions:
-        yield Send(by, say.Bye())
+        yield SendMessage(by, say.Bye())
         self.members.here.discard(by)
         if self.members.formed:
             self.members.gone.leave(by, *goodbye)
@@ -145,12 +145,12 @@ class Coordinator:
 
     def _to_all(self, message: Any) -> Instructions:
         for rank in sorted(self.members.here):
-            yield Send(rank, message)
+            yield SendMessage(rank, message)
 
 
 HANDLERS: dict[type, Callable[[Coordinator, int, Any], Instructions]] = {
     say.Join: Coordinator._join, say.Exchange: Coordinator._exchange, say.Who: Coordinator._who,
     say.Fault: Coordinator._fault, say.Stuck: Coordinator._stuck, say.Answer: Coordinator._answer,
-    say.Ask: Coordinator._ask, say.Told: Coordinator._told, say.Open: Coordinator._open,
+    say.Ask: Coordinator._ask, say.Told: Coordinator._told, say.OpenTransport: Coordinator._open,
     say.Goodbye: Coordinator._goodbye, say.Ended: Coordinator._ended, Timer: Coordinator._timer,
 }  # fmt: skip

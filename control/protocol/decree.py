@@ -46,11 +46,11 @@ from hocket.control.protocol.words import (
     Promise,
     Proven,
     Refuse,
-    Send,
+    SendTo,
     Withdrawn,
 )
 
-Instructions = Iterator[Send | Claim]
+Instructions = Iterator[SendTo | Claim]
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Decree:
         present = [rank for rank in self.members if rank not in gone]
         return min([rank for rank in present if rank not in excluded] or present, default=None)
 
-    def take(self, by: int, message: Any, generation: int | None = None) -> list[Send | Claim]:
+    def take(self, by: int, message: Any, generation: int | None = None) -> list[SendTo | Claim]:
         """`generation`: the message's; None for what this process says itself."""
         if generation not in (None, self.generation):
             return []  # fencing
@@ -352,8 +352,8 @@ class Decree:
         self.granted = granted.members
         yield from self._go_on()
 
-    def _send(self, rank: int, message: Any) -> Send:
-        return Send(rank, self.generation, message)
+    def _send(self, rank: int, message: Any) -> SendTo:
+        return SendTo(rank, self.generation, message)
 
 
 HANDLERS: dict[type, Callable[[Decree, int, Any], Instructions]] = {

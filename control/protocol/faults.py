@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from hocket.control.protocol.membership import Gone
-from hocket.control.protocol.messages import Account, Answer, Fault, Kind, Message, Stop, Stuck, Verdict
+from hocket.control.protocol.messages import Account, Answer, Fault, FaultKind, Message, Stop, Stuck, Verdict
 
 GATHER = 1.0  # seconds in which a rank says what it was doing; with 0.4, one of a busy machine came too late
 NO_ANSWER: Account = {"state": "no answer"}
-LEFT: Kind = "left"
+LEFT: FaultKind = "left"
 """The kind of a fault that only concerns ranks that wait for the reporter, which needed a rank that has left."""
-EXIT: Kind = "exit"
+EXIT: FaultKind = "exit"
 """The kind of a fault that all ranks hear of, whatever failed before: a signal's handler has ended the reporter."""
 
 
-class Send(NamedTuple):
+class SendMessage(NamedTuple):
     """An instruction: send this to a rank, if it is here."""
 
     rank: int
@@ -46,11 +46,11 @@ class Timer(NamedTuple):
     how: str = ""
 
 
-Instructions = Iterator[Send | Later]
+Instructions = Iterator[SendMessage | Later]
 
 
 @dataclasses.dataclass
-class Case:
+class Inquiry:
     """The fault of one communicator while its accounts come in."""
 
     fault: Fault
@@ -59,34 +59,34 @@ class Case:
 
 
 class Faults:
-    """The cases of a job's communicators."""
+    """The inquiries of a job's communicators."""
 
     def __init__(self, gone: Gone) -> None:
         self._gone = gone
-        self._cases: dict[str, Case] = {}
+        self._inquiries: dict[str, Inquiry] = {}
         self._stuck: dict[str, dict[int, Stuck]] = {}
 
     def report(self, by: int, fault: Fault) -> Instructions:
-        """A rank failed: open the case of its communicator, or add to it."""
+        """A rank failed: open the inquiry of its communicator, or add to it."""
         account, fault = fault.account, fault._replace(by=by, account=None)
-        case = self._cases.get(fault.comm)
-        if fault.kind == LEFT or (fault.kind == EXIT and case is not None):
+        inquiry = self._inquiries.get(fault.comm)
+        if fault.kind == LEFT or (fault.kind == EXIT and inquiry is not None):
             yield from _to_all(fault.ranks, Verdict(fault))
         if fault.kind == LEFT:
             return
-        if case is None:
-            case = self._cases[fault.comm] = Case(fault, {})
+        if inquiry is None:
+            inquiry = self._inquiries[fault.comm] = Inquiry(fault, {})
             self._stuck.pop(fault.comm, None)
             yield from _to_all(fault.ranks, Stop(fault))
             yield Later(GATHER, Timer("gather", fault.comm))
         if account:
-            case.accounts[by] = account  # knows more than the answer to a stop
-        yield from self._settle(case)
+            inquiry.accounts[by] = account  # knows more than the answer to a stop
+        yield from self._settle(inquiry)
 
     def stuck(self, by: int, call: Stuck) -> Instructions:
         """A rank has waited a while; two that wait in the same call for different things are a mismatch."""
         waiting = self._stuck.setdefault(call.comm, {})
-        if call.comm in self._cases or (by in waiting and waiting[by].seq > call.seq):
+        if call.comm in self._inquiries or (by in waiting and waiting[by].seq > call.seq):
             return
         waiting[by] = call
         same = {rank: other for rank, other in waiting.items() if other.seq == call.seq}
@@ -98,33 +98,33 @@ class Faults:
 
     def answer(self, rank: int, answer: Answer) -> Instructions:
         """Take a rank's account of what it was doing when it was stopped; the first answer counts."""
-        case = self._cases.get(answer.comm)
-        if case is not None and answer.account:
-            case.accounts.setdefault(rank, answer.account)
-            yield from self._settle(case)
+        inquiry = self._inquiries.get(answer.comm)
+        if inquiry is not None and answer.account:
+            inquiry.accounts.setdefault(rank, answer.account)
+            yield from self._settle(inquiry)
 
     def lose(self) -> Instructions:
-        """A rank is gone now: no case waits for its answer any more."""
-        for case in list(self._cases.values()):
-            yield from self._settle(case)
+        """A rank is gone now: no inquiry waits for its answer any more."""
+        for inquiry in list(self._inquiries.values()):
+            yield from self._settle(inquiry)
 
     def over(self, comm: str) -> Instructions:
         """The time to answer is over."""
-        yield from self._decide(self._cases[comm])
+        yield from self._decide(self._inquiries[comm])
 
-    def _settle(self, case: Case) -> Instructions:
-        if all(rank in case.accounts or rank in self._gone for rank in case.fault.ranks):
-            yield from self._decide(case)
+    def _settle(self, inquiry: Inquiry) -> Instructions:
+        if all(rank in inquiry.accounts or rank in self._gone for rank in inquiry.fault.ranks):
+            yield from self._decide(inquiry)
 
-    def _decide(self, case: Case) -> Instructions:
-        if case.decided:
+    def _decide(self, inquiry: Inquiry) -> Instructions:
+        if inquiry.decided:
             return
-        case.decided = True
-        for rank in case.fault.ranks:
+        inquiry.decided = True
+        for rank in inquiry.fault.ranks:
             gone = rank in self._gone
-            silent = self._gone.account(rank, case.fault.comm, case.fault.seq) if gone else NO_ANSWER
-            case.accounts.setdefault(rank, silent)
-        yield from _to_all(case.fault.ranks, Verdict(case.fault, case.accounts))
+            silent = self._gone.account(rank, inquiry.fault.comm, inquiry.fault.seq) if gone else NO_ANSWER
+            inquiry.accounts.setdefault(rank, silent)
+        yield from _to_all(inquiry.fault.ranks, Verdict(inquiry.fault, inquiry.accounts))
 
 
 def crossed(waiting: Mapping[int, Stuck]) -> bool:
@@ -153,4 +153,4 @@ def crossed(waiting: Mapping[int, Stuck]) -> bool:
 
 def _to_all(ranks: list[int], message: Message) -> Instructions:
     for rank in ranks:
-        yield Send(rank, message)
+        yield SendMessage(rank, message)

@@ -75,13 +75,6 @@ class To(NamedTuple):
     message: Any
 
 
-class Claim(NamedTuple):
-    """An instruction: ask the store for the one grant of this generation."""
-
-    generation: int
-    members: tuple[int, ...]
-
-
 class Generation:
     """The members of one generation, and their agreement on the next."""
 
@@ -191,7 +184,7 @@ class Generations:
 
     # --- what happens
 
-    def come(self, number: int, call: of.Call) -> list[To | Claim]:
+    def come(self, number: int, call: of.Call) -> list[To | of.Claim]:
         """This process comes to a round, and tells all; or it does not wait for some of them any more (`call.late`)."""
         round_ = self.now.rounds.get(number)
         first = round_ is None or round_.call is None
@@ -199,16 +192,16 @@ class Generations:
         here = Says(self.now.number, pack(of.Here()), number)
         return instructions + [To(seat.uid, here) for seat in self.now.seats if first and seat.uid != self.me]
 
-    def call(self, call: of.Call) -> list[To | Claim]:
+    def call(self, call: of.Call) -> list[To | of.Claim]:
         return self._take(self.now, self.me, call)
 
-    def late(self) -> list[To | Claim]:
+    def late(self) -> list[To | of.Claim]:
         return self._take(self.now, self.me, of.Late())
 
-    def granted(self, number: int, members: tuple[int, ...]) -> list[To | Claim]:
+    def granted(self, number: int, members: tuple[int, ...]) -> list[To | of.Claim]:
         return self._take(self.now, self.me, of.Granted(members)) if number == self.now.number else []
 
-    def linked(self, uid: str) -> list[To | Claim]:
+    def linked(self, uid: str) -> list[To | of.Claim]:
         """There is a connection to this process: what may have been lost is said again, also of what is decided."""
         self.away.discard(uid)
         self._said_dead.discard(uid)
@@ -222,21 +215,21 @@ class Generations:
         dead = [each for each in here if self.gone.get(each) is False]
         return [*instructions, *(To(uid, Waits(seat)) for seat in guests), *(To(uid, Dead(each)) for each in dead)]
 
-    def cut(self, uid: str) -> list[To | Claim]:
+    def cut(self, uid: str) -> list[To | of.Claim]:
         """The connection with it has ended.  It may come again soon, unless its host has said that it is dead."""
         self._with.discard(uid)
         return self.proven(uid, tell=False) if uid in self._said_dead else []
 
-    def spare(self, uid: str) -> list[To | Claim]:
+    def spare(self, uid: str) -> list[To | of.Claim]:
         """This process was away, and may be back in a moment."""
         self.away.discard(uid)
         return self._about(uid, of.Back)
 
-    def unlinked(self, uid: str) -> list[To | Claim]:
+    def unlinked(self, uid: str) -> list[To | of.Claim]:
         self.away.add(uid)
         return [*self.cut(uid), *self._about(uid, of.Away)]
 
-    def proven(self, uid: str, left: bool = False, tell: bool = True) -> list[To | Claim]:
+    def proven(self, uid: str, left: bool = False, tell: bool = True) -> list[To | of.Claim]:
         """A process is gone for good.  `tell`: this one has seen that itself, so other hosts are to know."""
         if uid in self.gone or uid == self.me:
             return []
@@ -246,30 +239,30 @@ class Generations:
         others = [seat for seat in self.others() if tell and not left and seat.host != host]
         return instructions + [To(seat.uid, Dead(uid)) for seat in others]
 
-    def waits(self, seat: Seat, by: str = "") -> list[To | Claim]:
+    def waits(self, seat: Seat, by: str = "") -> list[To | of.Claim]:
         """A newcomer waits with member `by`; "": with this one, so the others are to know."""
         if seat.uid in self.now.ranks or not (seat.uid in self.lobby or self.has_room(seat)):
             return []
         self._where.setdefault(seat.uid, set()).add(by or self.me)
-        tell: list[To | Claim] = [To(each.uid, Waits(seat)) for each in self.others() if not by]
+        tell: list[To | of.Claim] = [To(each.uid, Waits(seat)) for each in self.others() if not by]
         if seat.uid in self.lobby:
             return tell
         self.lobby[seat.uid] = seat
         return self._take(self.now, self.me, of.Newcomer(name_of(seat))) + tell
 
-    def gave(self, uid: str, by: str = "") -> list[To | Claim]:
+    def gave(self, uid: str, by: str = "") -> list[To | of.Claim]:
         """It waits no more with member `by`; "": with this one."""
         if uid not in self.lobby:
             return []
         where = self._where[uid]
         where.discard(by or self.me)
-        tell: list[To | Claim] = [To(each.uid, Gave(uid)) for each in self.others() if not by]
+        tell: list[To | of.Claim] = [To(each.uid, Gave(uid)) for each in self.others() if not by]
         if any(each in self.now.ranks and each not in self.gone for each in where):
             return tell
         del self._where[uid]
         return self._take(self.now, self.me, of.Withdrawn(name_of(self.lobby.pop(uid)))) + tell
 
-    def hear(self, by: str, packed: dict[str, Any]) -> list[To | Claim]:
+    def hear(self, by: str, packed: dict[str, Any]) -> list[To | of.Claim]:
         """Another process's message.  Raises Malformed."""
         message = unpack(packed, TOLD)
         if isinstance(message, Says):
@@ -284,7 +277,7 @@ class Generations:
             return self.waits(message.seat, by)
         return self.gave(message.uid, by)
 
-    def _is_dead(self, uid: str) -> list[To | Claim]:
+    def _is_dead(self, uid: str) -> list[To | of.Claim]:
         """Which host a member is on is its own word, so that of a living one it does not count."""
         if uid in self._with:
             self._said_dead.add(uid)
@@ -296,7 +289,7 @@ class Generations:
         hosts = {seat.uid: seat.host for seat in self.now.seats}
         return uid in hosts and hosts[by] == hosts[uid] != hosts.get(self.me)
 
-    def _hear(self, by: str, message: Says) -> list[To | Claim]:
+    def _hear(self, by: str, message: Says) -> list[To | of.Claim]:
         if message.generation > self.now.number:
             nbytes = self._early_bytes.get(by, 0) + len(json.dumps(message.word))
             if len(self._early) < EARLY and nbytes <= EARLY_BYTES:
@@ -313,13 +306,13 @@ class Generations:
 
     # --- one agreement, and the next
 
-    def _about(self, uid: str, event: Any) -> list[To | Claim]:
+    def _about(self, uid: str, event: Any) -> list[To | of.Claim]:
         """Agreements that are over hear it too: who leads one then tells what was decided.
 
         The rounds of a generation that is over do not: its end says enough.  The latest round comes first, as a
         connection that has just been made may not last.
         """
-        instructions: list[To | Claim] = []
+        instructions: list[To | of.Claim] = []
         about = [(each, 0) for each in [*self.past.values(), self.now] if uid in each.ranks]
         about += [(self.now, number) for number in sorted(self.now.rounds, reverse=True) if uid in self.now.ranks]
         for each, number in about:
@@ -328,10 +321,10 @@ class Generations:
 
     def _take(
         self, generation: Generation, by: str, message: Any, number: int | None = None, round_: int = 0
-    ) -> list[To | Claim]:
+    ) -> list[To | of.Claim]:
         if generation.rank is None or 0 < round_ <= max(generation.rounds, default=0) - HISTORY:
             return []
-        instructions: list[To | Claim] = []
+        instructions: list[To | of.Claim] = []
         if round_ and round_ not in generation.rounds:
             instructions += self._begin_round(generation, round_)
         agreement = generation.of(round_)
@@ -340,7 +333,7 @@ class Generations:
         while mine:
             each = mine.popleft()
             if isinstance(each, of.Claim):
-                instructions += [Claim(*each)] if not round_ else []
+                instructions += [each] if not round_ else []
             elif each.rank == generation.rank:
                 mine += agreement.take(each.rank, each.message, each.generation)
             else:
@@ -354,10 +347,10 @@ class Generations:
             instructions += self._go_on()
         return instructions
 
-    def _begin_round(self, generation: Generation, number: int) -> list[To | Claim]:
+    def _begin_round(self, generation: Generation, number: int) -> list[To | of.Claim]:
         """Begin a round, with what is known of its members."""
         generation.of(number)
-        instructions: list[To | Claim] = []
+        instructions: list[To | of.Claim] = []
         for uid, rank in generation.ranks.items():
             if uid in self.gone:
                 instructions += self._take(generation, self.me, of.Proven(rank, self.gone[uid]), round_=number)
@@ -365,7 +358,7 @@ class Generations:
                 instructions += self._take(generation, self.me, of.Away(rank), round_=number)
         return instructions
 
-    def _go_on(self) -> list[To | Claim]:
+    def _go_on(self) -> list[To | of.Claim]:
         """The next generation begins: what is known already is known in it."""
         self.past[self.now.number] = self.now
         self.past.pop(self.now.number - HISTORY, None)
@@ -375,7 +368,7 @@ class Generations:
             self._where.pop(uid, None)
         if now.rank is None:
             return []
-        instructions: list[To | Claim] = []
+        instructions: list[To | of.Claim] = []
         for uid in [*now.ranks]:
             if uid in self.gone:
                 instructions += self._take(now, self.me, of.Proven(now.ranks[uid], self.gone[uid]))

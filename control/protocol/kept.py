@@ -18,7 +18,7 @@ MOST = 4096
 """Messages that are kept: an end that says nothing for so long is none."""
 
 
-class Kept(Generic[T]):
+class ResendQueue(Generic[T]):
     """One end's."""
 
     def __init__(self) -> None:

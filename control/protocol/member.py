@@ -26,7 +26,7 @@ class Owner(Protocol):
     def account(self, comm: str) -> say.Account:
         """Another rank waits, and wants to know what this one is doing."""
 
-    def hear(self, message: say.Verdict | say.Lost | say.Left | say.Told | say.Open) -> None:
+    def hear(self, message: say.Verdict | say.Lost | say.Left | say.Told | say.OpenTransport) -> None:
         """Take a message that all ranks hear, or an answer to `Ask`."""
 
 
@@ -96,5 +96,5 @@ HANDLERS: dict[type, Callable[[Member, Any], list[say.Message] | None]] = {
     say.Welcome: Member._keep, say.Refused: Member._keep, say.Values: Member._keep, say.Missing: Member._keep,
     say.Bye: Member._keep, say.Stop: Member._stop, say.Lost: Member._lost, say.Left: Member._left,
     say.Asked: Member._asked, say.Ended: Member._ended, say.Verdict: Member._pass_on, say.Told: Member._pass_on,
-    say.Open: Member._pass_on,
+    say.OpenTransport: Member._pass_on,
 }  # fmt: skip

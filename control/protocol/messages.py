@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from hocket.control.protocol.checking import Malformed, checked
 
-Kind = Literal["mismatch", "timeout", "op", "error", "interrupt", "exit", "left"]
+FaultKind = Literal["mismatch", "timeout", "op", "error", "interrupt", "exit", "left"]
 """The kind of a failure: calls that differ; a limit; a function given as op; a connection or a rank's own error;
 Ctrl-C; a rank that ends in the middle of a call, by sys.exit in a signal's handler; a call that needs a rank which has
 left."""
@@ -72,7 +72,7 @@ class Who(NamedTuple):
 class Fault(NamedTuple):
     """A communicator failed here."""
 
-    kind: Kind
+    kind: FaultKind
     comm: str
     seq: int
     ranks: list[int]
@@ -134,7 +134,7 @@ class Told(NamedTuple):
     account: Account
 
 
-class Open(NamedTuple):
+class OpenTransport(NamedTuple):
     """I want this transport; and the coordinator's: all ranks are to open it."""
 
     transport: str
@@ -232,7 +232,7 @@ class Ended(NamedTuple):
 
 
 Message = (
-    Join | Exchange | Who | Fault | Stuck | Answer | Ask | Told | Open | Goodbye
+    Join | Exchange | Who | Fault | Stuck | Answer | Ask | Told | OpenTransport | Goodbye
     | Welcome | Refused | Values | Missing | Stop | Verdict | Lost | Left | Asked | Bye
 )  # fmt: skip
 

@@ -131,7 +131,7 @@ class Granted(NamedTuple):
     members: tuple[int, ...]
 
 
-class Send(NamedTuple):
+class SendTo(NamedTuple):
     """An instruction: to one rank.  It carries the generation."""
 
     rank: int
@@ -140,7 +140,7 @@ class Send(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An instruction: `Store.first(generation, members)`; take `Granted`."""
+    """An instruction: ask the store for the one grant of this generation, `Store.first`; take `Granted`."""
 
     generation: int
     members: tuple[int, ...]

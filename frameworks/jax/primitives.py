@@ -25,7 +25,7 @@ Step = Callable[[Any, Any], object]
 """One call: the NumPy array to read, the one to write."""
 
 
-class Kind(NamedTuple):
+class CollectiveRule(NamedTuple):
     """A collective: what its parameters (beside `comm`) make of it."""
 
     shape: Callable[..., Shape]
@@ -71,13 +71,13 @@ def _reduce(comm: Communicator, op: Any, root: int) -> Step:
 
 
 KINDS = {
-    "allreduce": Kind(_same, lambda comm, op: lambda x, y: comm.allreduce(x, op, y), rows=False),
-    "reduce": Kind(_same, _reduce, rows=False),
-    "broadcast": Kind(_same, _broadcast, rows=False),
-    "reduce_scatter": Kind(_scattered, lambda comm, op: lambda x, y: comm.reduce_scatter(x, op, y)),
-    "allgather": Kind(_gathered, lambda comm: lambda x, y: comm.allgather(x, y)),
-    "alltoall": Kind(_same, lambda comm: lambda x, y: comm.alltoall(x, y)),
-    "sendrecv": Kind(
+    "allreduce": CollectiveRule(_same, lambda comm, op: lambda x, y: comm.allreduce(x, op, y), rows=False),
+    "reduce": CollectiveRule(_same, _reduce, rows=False),
+    "broadcast": CollectiveRule(_same, _broadcast, rows=False),
+    "reduce_scatter": CollectiveRule(_scattered, lambda comm, op: lambda x, y: comm.reduce_scatter(x, op, y)),
+    "allgather": CollectiveRule(_gathered, lambda comm: lambda x, y: comm.allgather(x, y)),
+    "alltoall": CollectiveRule(_same, lambda comm: lambda x, y: comm.alltoall(x, y)),
+    "sendrecv": CollectiveRule(
         lambda shape, comm, like, **params: like,
         lambda comm, dest, source, tag, like: lambda x, y: comm.sendrecv(x, dest, y, source, tag),
     ),
@@ -98,7 +98,7 @@ def _ordered(prim: Any, rule: Callable[..., Sequence[Any]], run: Callable[..., C
     return prim
 
 
-def _collective(name: str, kind: Kind) -> Any:
+def _collective(name: str, kind: CollectiveRule) -> Any:
     def shapes(*xs: Any, comm: Communicator, **params: Any) -> list[Any]:
         return [core.ShapedArray(kind.shape(x.shape, comm, **params), x.dtype) for x in xs]
 

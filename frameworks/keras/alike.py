@@ -22,7 +22,6 @@ WITHIN = "hocket.keras: comparing the models of all ranks"
 DROPPED = frozenset({"seed", "shared_object_id", "build_config", "compile_config"})
 """Parts of a layer's config that may differ: seeds do, so that ranks drop other places."""
 MOST = 4
-Told = dict[str, Any]
 
 
 def is_seed(variable: Any) -> bool:
@@ -30,7 +29,7 @@ def is_seed(variable: Any) -> bool:
     return bool(variable.name == "seed_generator_state")
 
 
-def compare(comm: Communicator, wrong: str, told: Told) -> None:
+def compare(comm: Communicator, wrong: str, told: dict[str, Any]) -> None:
     """Raise the same error on all ranks if one has something `wrong`, or if what they tell differs.
 
     `told`: what `describe` made, and whatever else has to be the same.  Collective, two small allgathers.
@@ -48,7 +47,7 @@ def compare(comm: Communicator, wrong: str, told: Told) -> None:
         raise MismatchError("ranks do not train the same: " + "; ".join(text for _, text in found[:MOST]))
 
 
-def describe(model: Any, optimizer: Any) -> Told:
+def describe(model: Any, optimizer: Any) -> dict[str, Any]:
     """The parts of a model that have to be alike."""
     names = own_names(model)
     seen = [v for v in model.variables if not is_seed(v)]
@@ -99,7 +98,7 @@ def layers(model: Any, names: dict[str, str]) -> list[list[Any]]:
     return found
 
 
-def settings(optimizer: Any) -> Told:
+def settings(optimizer: Any) -> dict[str, Any]:
     """The settings of an optimizer that are numbers and texts."""
     config = optimizer.get_config()
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -117,7 +116,7 @@ def _plain(value: Any) -> bool:
     return value is None or isinstance(value, (str, int, float, bool))
 
 
-def difference(first: Told, other: Told, rank: int) -> str:
+def difference(first: dict[str, Any], other: dict[str, Any], rank: int) -> str:
     """The first thing that rank `rank` has otherwise than rank 0, and what to do; ""."""
 
     def differ(what: str, a: Any, b: Any, remedy: str = "let all ranks have the same") -> str:

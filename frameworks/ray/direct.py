@@ -65,7 +65,7 @@ class HocketTransport(_Manager):  # type: ignore[misc]
         """By object, tensors of this actor."""
         self._where = "", ""
         self._pairs: Any = None
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, _ActorLink] = {}
 
     def tensor_transport_backend(self) -> str:
         return NAME
@@ -141,7 +141,7 @@ class HocketTransport(_Manager):  # type: ignore[misc]
         if not tensors:
             return []
         with self._lock:
-            link = self._links.setdefault(where.address, _Link())
+            link = self._links.setdefault(where.address, _ActorLink())
         try:
             link.get(obj_id, where, tensors)
         except Error:
@@ -154,7 +154,7 @@ class HocketTransport(_Manager):  # type: ignore[misc]
         """Nothing has to be undone: an actor that is lost ends what others receive from it."""
 
 
-class _Link:
+class _ActorLink:
     """The connection to one actor: one object after the other."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from hocket.ray.store import join
 Result = TypeVar("Result")
 
 
-class _Rank:
+class _RankActor:
     """The actor."""
 
     def call(
@@ -61,7 +61,7 @@ def run(
         job = f"run-{uuid.uuid4().hex}"
         for rank in range(n):
             place = PlacementGroupSchedulingStrategy(room, rank)
-            actors.append(ray.remote(_Rank).options(**{**given, "scheduling_strategy": place}).remote())
+            actors.append(ray.remote(_RankActor).options(**{**given, "scheduling_strategy": place}).remote())
         sent = ray.put(function)
         return _collected(
             [actor.call.remote(job, rank, n, limit, sent, *args, **kwargs) for rank, actor in enumerate(actors)]

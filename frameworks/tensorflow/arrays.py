@@ -33,7 +33,7 @@ def read(tensor: Any) -> Array:
     return found
 
 
-class Pool:
+class ArrayPool:
     """Arrays for results, by shape and dtype.  Each begins on a page, so on the 64 bytes that TensorFlow asks for."""
 
     def __init__(self, comm: Communicator) -> None:

@@ -22,12 +22,12 @@ from hocket import Communicator
 from hocket.arguments import kind, rank_in
 from hocket.errors import ArgumentError
 from hocket.extending import Op, pass_over
-from hocket.tensorflow.arrays import Array, Pool, handed, read
+from hocket.tensorflow.arrays import Array, ArrayPool, handed, read
 from hocket.tensorflow.causes import kept
 
 Run = Callable[[Sequence[Any]], list[Array]]
 """From eager tensors to arrays of the results."""
-_pools: weakref.WeakKeyDictionary[Communicator, Pool] = weakref.WeakKeyDictionary()
+_pools: weakref.WeakKeyDictionary[Communicator, ArrayPool] = weakref.WeakKeyDictionary()
 
 pass_over(__file__)
 
@@ -108,9 +108,9 @@ def gathered(tensors: Sequence[Any], comm: Communicator) -> list[Array]:
     return [comm.allgatherv(each, counts[:, i].tolist()) for i, each in enumerate(arrays)]
 
 
-def pool_of(comm: Communicator) -> Pool:
+def pool_of(comm: Communicator) -> ArrayPool:
     """The arrays of this communicator's results."""
-    return _pools.setdefault(comm, Pool(comm))
+    return _pools.setdefault(comm, ArrayPool(comm))
 
 
 def communicator(comm: Any) -> Communicator:

@@ -12,7 +12,7 @@ import hocket
 from hocket.torch.errors import ArgumentError
 from hocket.torch.group.carrier import carrier, comm_of
 
-Told = list[Any]
+Description = list[Any]
 """A tensor as JSON: its shape, its stride, the ranks of its mesh with their shape, and its placements."""
 
 
@@ -40,7 +40,7 @@ def redistribute(
     rows = comm.share([why, told], "redistribute")
     if wrong := [f"rank {rank}: {each}" for rank, (each, _) in enumerate(rows) if each]:
         raise ArgumentError(f"redistribute: {wrong[0]}")
-    known: dict[str, tuple[int, Told]] = {}
+    known: dict[str, tuple[int, Description]] = {}
     for rank, (_, its) in reversed([*enumerate(rows)]):
         known.update({name: (rank, each) for name, each in its.items()})
     wanted = {name: _placements(name, each, mesh, placements) for name, (_, each) in known.items()}
@@ -52,7 +52,7 @@ def redistribute(
             source[name] = hocket.Layout(shape, [[]] * rank + [[whole]])
             target[name] = hocket.Layout(shape, [[whole] if r in ranks else [] for r in range(comm.size)])
         else:
-            source[name] = hocket.Layout.of_dtensor(_Mesh(*members), _named(by), shape)
+            source[name] = hocket.Layout.of_dtensor(_ForeignMesh(*members), _named(by), shape)
             target[name] = hocket.Layout.of_dtensor(mesh, wanted[name], shape)
     tree = {name: [_local(tensor)] for name, tensor in state_dict.items() if source[name].of(comm.rank)}
     made = comm.redistribute(tree, source, target, room=room)
@@ -61,7 +61,7 @@ def redistribute(
     return {name: _rebuilt(made[name][0], mesh, wanted[name], each) for name, (_, each) in known.items()}
 
 
-class _Mesh:
+class _ForeignMesh:
     """The ranks of a mesh that may not be this process's."""
 
     def __init__(self, ranks: Sequence[int], shape: Sequence[int]) -> None:
@@ -70,7 +70,7 @@ class _Mesh:
         self.mesh = torch.tensor(ranks).reshape(*shape)
 
 
-def _told(tensor: Any) -> Told:
+def _told(tensor: Any) -> Description:
     if not hasattr(tensor, "placements"):
         return [list(tensor.shape), list(tensor.stride()), None, None]
     by: list[int | list[int] | None] = []
@@ -100,7 +100,7 @@ def _named(by: Sequence[int | list[int] | None], lengths: Sequence[int] | None =
     return found
 
 
-def _placements(name: str, told: Told, mesh: Any, placements: Any) -> list[Any]:
+def _placements(name: str, told: Description, mesh: Any, placements: Any) -> list[Any]:
     by = placements.get(name) if isinstance(placements, Mapping) else placements
     axes = mesh.mesh.ndim
     if told[3] is None:
@@ -118,7 +118,7 @@ def _local(tensor: Any) -> Any:
     return local.detach()
 
 
-def _rebuilt(local: Any, mesh: Any, placements: Sequence[Any], told: Told) -> Any:
+def _rebuilt(local: Any, mesh: Any, placements: Sequence[Any], told: Description) -> Any:
     if told[3] is None:
         return local
     import torch

@@ -93,7 +93,7 @@ SORTED = [
 """The rows of each table, unless others are asked for."""
 
 
-class Outcome(NamedTuple):
+class ParityRun(NamedTuple):
     accuracy: float
     """In percent."""
     loss: float
@@ -110,7 +110,7 @@ def on_sockets() -> int:
     return total
 
 
-def trained(comm: Any, row: Recipe, seed: int, epochs: int, count: int, shards: str) -> Outcome:
+def trained(comm: Any, row: Recipe, seed: int, epochs: int, count: int, shards: str) -> ParityRun:
     (x, shown), (tests, answers) = data("train", count), data("t10k")
     order = np.argsort(shown, kind="stable") if shards == "sorted" else np.arange(count)
     dice, w = np.random.default_rng([5, seed]), weights(np.random.default_rng([7, seed]))
@@ -129,7 +129,7 @@ def trained(comm: Any, row: Recipe, seed: int, epochs: int, count: int, shards: 
     update({}, 0.0)
     comm.barrier()
     sent = (on_sockets() - before) / (epochs * steps)
-    return Outcome(*judged(w, x, shown, tests, answers), sent, time.perf_counter() - began)
+    return ParityRun(*judged(w, x, shown, tests, answers), sent, time.perf_counter() - began)
 
 
 # ------------------------------------------------------------------------- ways to average and to step; {}: it is over

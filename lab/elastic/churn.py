@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hocket.conformance.jobs.elastic import ElasticTrial
+from hocket.conformance.jobs.elastic_trial import ElasticTrial
 from hocket.conformance.jobs.trial import LOOK
 from hocket.conformance.survive import judge
 from hocket.conformance.survive.__main__ import RANK
@@ -29,7 +29,7 @@ from hocket.lab.program import arguments
 WANTED = 0.93
 
 
-class Outcome(NamedTuple):
+class ChurnRun(NamedTuple):
     """The outcome of a job."""
 
     steps: int
@@ -65,7 +65,7 @@ def period(story: Story, until: float, least: int, most: int) -> tuple[int, int]
     return fewer, come
 
 
-def job(options: argparse.Namespace) -> Outcome:
+def job(options: argparse.Namespace) -> ChurnRun:
     words = [*RANK, str(options.mb), "wait", str(options.step)]
     trial = ElasticTrial(words, options.least, "shm", [], [], HOCKET_TIMEOUT="60")
     story, wrong, losses, newcomers = Story(trial, None, options.seed, options.least), [], 0, 0
@@ -81,9 +81,9 @@ def job(options: argparse.Namespace) -> Outcome:
             story.until("all newcomers' first steps", lambda: all(story.steps(p) for p in story.living()))
             wrong = story.end()
         except Wrong as why:
-            return Outcome(0, 0.0, 1.0, losses, newcomers, [str(why), *story.laws()])
+            return ChurnRun(0, 0.0, 1.0, losses, newcomers, [str(why), *story.laws()])
         lines = [line for p in range(trial.size) for line in judge.steps(story.said(p)) if "seen" not in line]
-        return Outcome(steps, statistics.mean(line["lasted"] for line in lines), seconds, losses, newcomers, wrong)
+        return ChurnRun(steps, statistics.mean(line["lasted"] for line in lines), seconds, losses, newcomers, wrong)
 
 
 def done(story: Story) -> int:

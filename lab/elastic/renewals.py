@@ -25,7 +25,7 @@ from hocket.lab.program import arguments
 RANKS = "4,16,64,256,1000"
 
 
-class Cost(NamedTuple):
+class AgreementCost(NamedTuple):
     """The cost of an agreement."""
 
     messages: int
@@ -36,7 +36,7 @@ class Cost(NamedTuple):
     """Seconds."""
 
 
-class Members:
+class SimulatedMembers:
     """Processes, and what is on its way between them, in the order in which it was sent."""
 
     def __init__(self, count: int) -> None:
@@ -74,7 +74,7 @@ class Members:
         for its in self.all.values():
             its.proven(uid)
 
-    def agree(self, comes: bool) -> Cost:
+    def agree(self, comes: bool) -> AgreementCost:
         """All call, and one agreement ends.  Raises RuntimeError if they do not hold the same."""
         self.messages = self.bytes = self.chain = 0
         (leader, its), last = next(iter(self.all.items())), [*self.all][-1]
@@ -86,7 +86,7 @@ class Members:
         made = {self._made(its, round_ if comes else 0) for its in self.all.values()}
         if len(made) != 1 or made == {None}:
             raise RuntimeError(f"the members do not agree: {made}")
-        return Cost(self.messages, self.bytes, self.chain, self.spent[leader], self.spent[last])
+        return AgreementCost(self.messages, self.bytes, self.chain, self.spent[leader], self.spent[last])
 
     def _made(self, its: Generations, round_: int) -> object:
         if round_:
@@ -95,9 +95,9 @@ class Members:
         return its.now.number, tuple(its.now.ranks), json.dumps(its.now.infos)
 
 
-def costs(count: int, comes: bool) -> list[tuple[str, Cost]]:
+def costs(count: int, comes: bool) -> list[tuple[str, AgreementCost]]:
     """The costs of an agreement of all, and of one after rank 0 was lost."""
-    members = Members(count)
+    members = SimulatedMembers(count)
     found = [("all", members.agree(comes))]
     members.kill(next(iter(members.all)))
     return [*found, ("rank 0 was lost", members.agree(comes))]

@@ -54,7 +54,7 @@ def in_fit(averaged: bool) -> Block:
 
     import hocket.keras
 
-    class Clock(keras.callbacks.Callback):  # type: ignore[misc]
+    class StepClock(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_begin(self, logs: Any = None) -> None:
             self.seconds: list[float] = []
 
@@ -69,7 +69,7 @@ def in_fit(averaged: bool) -> Block:
                 jax.block_until_ready(state["trainable_variables"])
             self.seconds.append(time.perf_counter() - self.began)
 
-    model, clock, (x, y) = mlp(), Clock(), data()
+    model, clock, (x, y) = mlp(), StepClock(), data()
     model.compile(keras.optimizers.Adam(1e-4), "mse")
     callbacks = [hocket.keras.Average(metrics=False), clock] if averaged else [clock]
 

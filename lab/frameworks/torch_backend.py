@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from hocket.bench.harness import machine
+from hocket.bench.harness import environment
 from hocket.bench.harness.page import into
 from hocket.bench.harness.table import micro
 from hocket.conformance.jobs.ranks import again, found_here, main_or_rank
@@ -123,7 +123,7 @@ def resnet50() -> list[tuple[int, ...]]:
 def _model() -> Any:
     import torch
 
-    class Layer(torch.nn.Module):
+    class ParameterGroup(torch.nn.Module):
         def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
             super().__init__()
             self.weights = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
@@ -132,7 +132,7 @@ def _model() -> Any:
             return x + sum(weight.view(-1)[:1].sum() + weight.sum() * 0 for weight in self.weights)
 
     shapes = resnet50()
-    return torch.nn.Sequential(*[Layer(shapes[i : i + 12]) for i in range(0, len(shapes), 12)])
+    return torch.nn.Sequential(*[ParameterGroup(shapes[i : i + 12]) for i in range(0, len(shapes), 12)])
 
 
 def _steps(groups: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
@@ -252,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments("hocket.lab.frameworks.torch_backend", __doc__, argv, ranks="1,2,4", page=None)
     if not all(n.isdecimal() and int(n) for n in options.ranks.split(",")):
         raise ArgumentError(f"--ranks {options.ranks}: expected numbers of ranks with commas between")
-    before = machine.describe()
+    before = environment.describe()
     place = f"{before['processor']}, {before['usable_cores']} usable cores, load {before['load'][0]:.2f} at the start"
     print(f"{place}\n\n{HEADER}")
     lines = []

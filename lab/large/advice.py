@@ -24,7 +24,7 @@ import hocket
 from hocket.algorithms import topology
 from hocket.conformance.jobs.ranks import again, cabled, found_on, main_or_rank
 from hocket.lab.program import arguments, heading
-from hocket.tools.advise.costs import Costs, Model, Plan
+from hocket.tools.advise.costs import Costs, MeshPlan, Model
 from hocket.training import SGD, Mesh, Pipeline, Sharded
 
 MODULE = "hocket.lab.large.advice"
@@ -35,7 +35,7 @@ THERE = f"hosts:2x{RANKS},inside=50us/1GB/shared,link=200us/96Mbit"
 Array = np.ndarray[Any, Any]
 
 
-class Stage:
+class SleepingStage:
     """Layers that sleep, and sum what tensor-parallel layers sum: twice in either pass."""
 
     def __init__(self, layers: int, seconds: float, axis: Any) -> None:
@@ -64,17 +64,17 @@ def rank(best: str, steps: str) -> None:
                 print(json.dumps({"plan": plan, "seconds": found}), flush=True)
 
 
-def plans() -> list[Plan]:
+def plans() -> list[MeshPlan]:
     """Plans with stage 1, which is what is measured."""
     costs = Costs(MODEL, topology(THERE), 2 * RANKS, SPEED)
     return [plan for plan in costs.plans() if plan.stage == 1]
 
 
-def _measured(comm: Any, plan: Plan, steps: int) -> float:
+def _measured(comm: Any, plan: MeshPlan, steps: int) -> float:
     mesh = Mesh(comm, {"data": plan.data, "pipe": plan.pipe, "tensor": plan.tensor})
     rows = MODEL.batch // plan.data // plan.micro * MODEL.sequence
     layers, count = MODEL.layers // plan.pipe, int(MODEL.parameters / plan.pipe / plan.tensor)
-    stage = Stage(layers, plan.compute / plan.micro / layers, mesh["tensor"])
+    stage = SleepingStage(layers, plan.compute / plan.micro / layers, mesh["tensor"])
     like = np.zeros((rows, MODEL.hidden), np.float32)
     pipe = Pipeline(stage, mesh["pipe"], like, micro=plan.micro)
     batch, parameters = np.zeros((rows * plan.micro, MODEL.hidden), np.float32), {"w": np.zeros(count, np.float32)}
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with cabled(RATE) as made:
         rows = found_on(made, RANKS, again(MODULE, options.best, options.steps), "advice", PATIENCE)
     for row in rows:
-        plan = Plan(*row["plan"])
+        plan = MeshPlan(*row["plan"])
         print(
             f"| {plan.data} | {plan.pipe} | {plan.tensor} | {plan.micro} | {plan.step * 1e3:.1f} "
             f"| {row['seconds'] * 1e3:.1f} | {row['seconds'] / plan.step:.2f} |", flush=True)  # fmt: skip

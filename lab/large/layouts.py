@@ -35,7 +35,7 @@ from hocket.system.namespaces.hosts import CABLE, sent
 MODULE = "hocket.lab.large.layouts"
 PATIENCE, RANKS = 600.0, 4
 CORES = min(RANKS, len(os.sched_getaffinity(0)))
-Way = Callable[[], object]
+Mover = Callable[[], object]
 ROWS = {
     "4 -> 2": "ranks 0 and 1 get halves of what all four hold quarters of",
     "2 -> 4": "the other way round",
@@ -103,7 +103,7 @@ def measured(
     moves = deal(pairs, [[*host] for host in comm.membership.hosts])
     n = _bytes(moves) // 4 // CORES if comm.rank < CORES else 1
     a, b = np.ones(n, np.float32), np.zeros(n, np.float32)
-    ways: dict[str, Way] = {"hocket": plan, "memcpy": lambda: np.copyto(b, a)}
+    ways: dict[str, Mover] = {"hocket": plan, "memcpy": lambda: np.copyto(b, a)}
     if not big:
         ways["gather"] = _gather(comm, tree, source, target)
         ways.update(_of_dtensor(name, source, gloo))
@@ -139,7 +139,7 @@ def _cable(comm: Any) -> Any:
     return int(comm.allreduce(np.array([mine]))[0])
 
 
-def _peak(comm: Any, call: Way) -> int:
+def _peak(comm: Any, call: Mover) -> int:
     """By how many bytes the memory of a rank grows in a call, at most; of the rank where it is most."""
     comm.barrier()
     with open("/proc/self/clear_refs", "w") as file:
@@ -154,7 +154,7 @@ def _memory(field: str) -> int:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(field))
 
 
-def _turns(comm: Any, ways: dict[str, Way], rounds: int) -> dict[str, float]:
+def _turns(comm: Any, ways: dict[str, Mover], rounds: int) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + 1):  # the first warms up
         names = [*ways][turn % len(ways) :] + [*ways][: turn % len(ways)]
@@ -169,7 +169,7 @@ def _turns(comm: Any, ways: dict[str, Way], rounds: int) -> dict[str, float]:
     return {name: median(each) for name, each in found.items()}
 
 
-def _gather(comm: Any, tree: Any, source: dict[str, Layout], target: dict[str, Layout]) -> Way:
+def _gather(comm: Any, tree: Any, source: dict[str, Layout], target: dict[str, Layout]) -> Mover:
     """Everybody gets everything, and slices."""
     whole = {name: np.empty(layout.shape, np.float32) for name, layout in source.items()}
 
@@ -209,7 +209,7 @@ def piece(name: str, place: int, part: tuple[slice, ...]) -> Any:
     return HELD[name][place][part].contiguous()
 
 
-def _of_rpc(comm: Any, tree: dict[str, Any], source: dict[str, Layout], target: dict[str, Layout]) -> Way:
+def _of_rpc(comm: Any, tree: dict[str, Any], source: dict[str, Layout], target: dict[str, Layout]) -> Mover:
     """Each rank pulls what it wants: of each box what the first holder has."""
     import torch
     from torch.distributed import rpc
@@ -244,7 +244,7 @@ PLACEMENTS = {"2 -> 4": None, "4 -> 2": None, "4 -> 3": None, "tensor -> ZeRO": 
 """The axes along which DTensor cuts before and after, where it can do the case, or one like it."""
 
 
-def _of_dtensor(name: str, source: dict[str, Layout], gloo: Any) -> dict[str, Way]:
+def _of_dtensor(name: str, source: dict[str, Layout], gloo: Any) -> dict[str, Mover]:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
@@ -253,7 +253,7 @@ def _of_dtensor(name: str, source: dict[str, Layout], gloo: Any) -> dict[str, Wa
         return {}
     before, after = PLACEMENTS[name]  # type: ignore[misc]
     shape = next(iter(source.values())).shape
-    ways: dict[str, Way] = {}
+    ways: dict[str, Mover] = {}
     meshes = {"DTensor on hocket": DeviceMesh("cpu", range(RANKS))}
     meshes["DTensor on Gloo"] = DeviceMesh.from_group(gloo, "cpu")
     for called, mesh in meshes.items():
@@ -263,7 +263,7 @@ def _of_dtensor(name: str, source: dict[str, Layout], gloo: Any) -> dict[str, Wa
     return ways
 
 
-def _of_files(name: str, source: dict[str, Layout], gloo: Any) -> Way:
+def _of_files(name: str, source: dict[str, Layout], gloo: Any) -> Mover:
     """DCP saves by one sharding and loads by another; between hosts /dev/shm stands for a shared folder."""
     import torch
     import torch.distributed.checkpoint.state_dict_loader as loader

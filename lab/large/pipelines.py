@@ -42,7 +42,7 @@ WAYS = {"gpipe": 1, "1f1b": 1, "pipedream": 1, "pipedream, kept full": 1, "inter
 Array = np.ndarray[Any, Any]
 
 
-class Layer:
+class SlowLayer:
     """tanh(x w), after so many seconds; it counts them."""
 
     def __init__(self, number: int, seconds: float = 0.0, back: int = 1) -> None:
@@ -77,7 +77,7 @@ def loss(y: Array, micro: int) -> tuple[float, Array]:
 
 def alone(stages: int, batch: Array, micro: int) -> list[Array]:
     """The gradients of one rank."""
-    layers = [Layer(number) for number in range(stages)]
+    layers = [SlowLayer(number) for number in range(stages)]
     whole = Chain(layers)
     for x in np.split(batch, micro):
         y, kept = whole.forward(x)
@@ -104,7 +104,7 @@ def rank(micros: str, milliseconds: str) -> None:
 
 def _measured(comm: Any, way: str, chunks: int, micro: int, seconds: float) -> dict[str, Any]:
     batch = np.random.default_rng(5).normal(size=(2 * micro, WIDTH))
-    layers = [Layer(chunk * comm.size + comm.rank, seconds / chunks) for chunk in range(chunks)]
+    layers = [SlowLayer(chunk * comm.size + comm.rank, seconds / chunks) for chunk in range(chunks)]
     schedule, full = way.split(",")[0], way.endswith("full")
     pipe = Pipeline(
         layers if chunks > 1 else layers[0], comm, np.empty((2, WIDTH)), micro=micro, schedule=schedule,
@@ -139,7 +139,7 @@ def _again(comm: Any, way: str, micro: int, seconds: float) -> dict[str, Any]:
     batch, ends = np.random.default_rng(5).normal(size=(ROWS * micro, WIDTH)), []
     found: dict[str, float] = {}
     for recompute in (False, True):
-        layers = [Layer(LAYERS * comm.rank + i, seconds / LAYERS, 2) for i in range(LAYERS)]
+        layers = [SlowLayer(LAYERS * comm.rank + i, seconds / LAYERS, 2) for i in range(LAYERS)]
         like = np.empty((ROWS, WIDTH))
         pipe = Pipeline(Chain(layers), comm, like, micro=micro, schedule=way, recompute=recompute)
         took, nbytes = [], []

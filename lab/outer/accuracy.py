@@ -61,7 +61,7 @@ ROWS: dict[str, Make] = {
 }
 
 
-class Outcome(NamedTuple):
+class AccuracyRun(NamedTuple):
     accuracy: Array
     """Accuracy of each model, in percent."""
     loss: float
@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def trained(comm: Any, make: Make, known: Data, epochs: int, shards: str) -> Outcome:
+def trained(comm: Any, make: Make, known: Data, epochs: int, shards: str) -> AccuracyRun:
     """All models side by side."""
     models, count = known.digits.shape
     depth, began, which = len(LAYERS) - 1, time.perf_counter(), np.arange(models)[:, None]
@@ -104,7 +104,7 @@ def trained(comm: Any, make: Make, known: Data, epochs: int, shards: str) -> Out
     accuracy, loss = judged(parameters, known)
     whole = epochs * steps * sum(one.nbytes for one in parameters)
     traffic = sum(report.bytes for report in made) / whole
-    return Outcome(accuracy, loss, traffic, len(made), time.perf_counter() - began)
+    return AccuracyRun(accuracy, loss, traffic, len(made), time.perf_counter() - began)
 
 
 def _own(dice: Sequence[Any], comm: Any, epoch: int) -> list[Any]:
@@ -113,7 +113,7 @@ def _own(dice: Sequence[Any], comm: Any, epoch: int) -> list[Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    def cost(made: Outcome) -> str:
+    def cost(made: AccuracyRun) -> str:
         return f"{made.rounds} | {f'1/{1 / made.traffic:.1f}' if made.traffic else 0} | {made.seconds:.0f}"
 
     options = arguments("hocket.lab.outer.accuracy", __doc__, argv, **WORDS, epochs=EPOCHS)

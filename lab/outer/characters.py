@@ -38,7 +38,7 @@ def text() -> np.ndarray[Any, Any]:
     return np.frombuffer(whole.encode("ascii", "replace"), np.uint8).astype(np.int64)
 
 
-class Writer(nn.Module):
+class LetterModel(nn.Module):
     """Letters in, scores of the next letter out."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def rows_of(letters: Any, dice: Any, count: int) -> Any:
 def trained(comm: Any, steps: int, make: Any, rate: float = 2e-3) -> tuple[float, int, float]:
     """(loss, bytes that a rank sends, seconds).  `make`: the outer loop, or None: every gradient is averaged."""
     torch.manual_seed(0)
-    model, letters = Writer(), text()
+    model, letters = LetterModel(), text()
     known, kept = letters[: -len(letters) // 10], letters[-len(letters) // 10 :]
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
     outer: Outer | None = make(comm, parameters(model)) if make else None
@@ -122,7 +122,7 @@ def report(comm: Any, steps: int, found: dict[str, tuple[float, int, float]]) ->
     if comm.rank:
         return
     loss, sent, _ = min(row for name, row in found.items() if name.startswith("every gradient"))
-    count = sum(each.numel() for each in Writer().parameters())
+    count = sum(each.numel() for each in LetterModel().parameters())
     print(f"# {count:,} parameters, {comm.size} ranks, {steps} steps")
     print("| way | loss | beside every gradient at its best | bytes a step | fewer | s |\n|---|---|---|---|---|---|")
     for name, row in found.items():

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hocket
-from hocket.conformance.jobs.elastic import STEERED, ElasticTrial
+from hocket.conformance.jobs.elastic_trial import STEERED, ElasticTrial
 from hocket.conformance.jobs.trial import LOOK, module, say
 from hocket.lab.outer.digits import EACH, LAYERS, MOMENTUM, RATE, data, gradients, judged, weights
 from hocket.system.namespaces.hosts import refusal
@@ -66,7 +66,7 @@ def site(rounds: int, grace: float, sites: int) -> None:
     crew.close()
 
 
-class Outcome(NamedTuple):
+class SitesRun(NamedTuple):
     """The outcome of a training."""
 
     loss: float
@@ -81,7 +81,7 @@ class Outcome(NamedTuple):
     """... and the longest one after a loss, or with a newcomer."""
 
 
-def trained(options: argparse.Namespace, disturbed: bool) -> Outcome:
+def trained(options: argparse.Namespace, disturbed: bool) -> SitesRun:
     words = [*module("hocket.lab.outer.lost"), f"--rounds={options.rounds}", f"--grace={options.grace}", "--site"]
     words.append(f"--sites={options.sites}")
     with switch(options.sites, options.rate) as at:
@@ -130,7 +130,7 @@ def _until(trial: ElasticTrial, true: Callable[[int], Any]) -> None:
         time.sleep(LOOK)
 
 
-def outcome(said: Sequence[Sequence[dict[str, Any]]]) -> Outcome:
+def outcome(said: Sequence[Sequence[dict[str, Any]]]) -> SitesRun:
     """The outcome of a training, by the sites' words.  All end with the same bits."""
     ends = [lines[-1] for lines in said]
     if len({end["digest"] for end in ends}) != 1:
@@ -142,10 +142,10 @@ def outcome(said: Sequence[Sequence[dict[str, Any]]]) -> Outcome:
             why = "lost" if line["size"] != size else "late" if line["left_out"] else ""
             size, longest[why] = line["size"], max(longest[why], line["waited"])
     sizes = [line["members"] for line in said[0] if "round" in line]
-    return Outcome(ends[0]["loss"], ends[0]["accuracy"], sizes, *longest.values())
+    return SitesRun(ends[0]["loss"], ends[0]["accuracy"], sizes, *longest.values())
 
 
-def wrong(plain: Outcome, disturbed: Outcome, sites: int, grace: float) -> list[str]:
+def wrong(plain: SitesRun, disturbed: SitesRun, sites: int, grace: float) -> list[str]:
     """The promises that were not kept."""
     found = []
     if disturbed.loss > WORSE * plain.loss + 1e-4:

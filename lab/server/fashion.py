@@ -62,7 +62,7 @@ def network(seed: int) -> Any:
     return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
-class Work:
+class WorkerBatches:
     """A worker's batches, and what it finds."""
 
     def __init__(self, place: str, seed: int, workers: int, late: bool) -> None:
@@ -108,7 +108,7 @@ def rank(place: str, way: str, workers: str, seed: str, steps: str, late: str) -
     torch.set_num_threads(1)
     count = int(workers)
     with hocket.init(timeout=PATIENCE) as comm:
-        work = Work(place, int(seed), count, late == "late") if comm.rank or way == "sequential" else None
+        work = WorkerBatches(place, int(seed), count, late == "late") if comm.rank or way == "sequential" else None
         found: dict[str, Any] = {}
         if way == "sequential":
             found = _alone(work, int(steps)) if comm.rank == 0 else {}  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def rank(place: str, way: str, workers: str, seed: str, steps: str, late: str) -
             print(json.dumps(next(filter(None, said))))
 
 
-def _alone(work: Work, steps: int) -> dict[str, Any]:
+def _alone(work: WorkerBatches, steps: int) -> dict[str, Any]:
     """All workers' gradients, their mean, and the optimizer of the servers."""
     import torch
 
@@ -142,7 +142,7 @@ def _alone(work: Work, steps: int) -> dict[str, Any]:
     return {"right": work.right(model, 10_000), "step": work.took() / steps, "good": work.good, "stale": 0.0}
 
 
-def _served(comm: Any, way: str, work: Work | None, seed: int, workers: int, steps: int) -> dict[str, Any]:
+def _served(comm: Any, way: str, work: WorkerBatches | None, seed: int, workers: int, steps: int) -> dict[str, Any]:
     from hocket.torch import Served
 
     rate = RATE if way == "bsp" else RATE / workers
@@ -164,7 +164,7 @@ def _served(comm: Any, way: str, work: Work | None, seed: int, workers: int, ste
 
 
 def _steps(
-    way: str, client: Client, model: Any, work: Work, optimizer: Any, worker: int, steps: int
+    way: str, client: Client, model: Any, work: WorkerBatches, optimizer: Any, worker: int, steps: int
 ) -> Iterator[float]:  # fmt: skip
     """Train; after each step how many pushes of others came between a pull and a push."""
     from hocket.torch import Served

@@ -32,19 +32,19 @@ PATIENCE = 600.0
 NEAR, FAR = (1, 2, 3, 4), (6, 7, 8, 9)
 
 
-class Place(NamedTuple):
+class ServerPlaces(NamedTuple):
     servers: tuple[int, ...]
     workers: tuple[int, ...]
     huawei: str
 
 
 PLACES = {
-    "1 server, 4 workers of another host": Place((0,), FAR, "1.44"),
-    "1 server, 4 workers of its host": Place((0,), NEAR, "2.93"),
-    "1 server, 8 workers": Place((0,), NEAR + FAR, "3.99"),
-    "2 servers, 8 workers": Place((0, 5), NEAR + FAR, "4.42"),
-    "ring, 4 workers of a host": Place((), NEAR, ""),
-    "ring, 8 workers": Place((), NEAR + FAR, ""),
+    "1 server, 4 workers of another host": ServerPlaces((0,), FAR, "1.44"),
+    "1 server, 4 workers of its host": ServerPlaces((0,), NEAR, "2.93"),
+    "1 server, 8 workers": ServerPlaces((0,), NEAR + FAR, "3.99"),
+    "2 servers, 8 workers": ServerPlaces((0, 5), NEAR + FAR, "4.42"),
+    "ring, 4 workers of a host": ServerPlaces((), NEAR, ""),
+    "ring, 8 workers": ServerPlaces((), NEAR + FAR, ""),
 }
 
 
@@ -62,7 +62,7 @@ def rank(nbytes: str, compute: str, steps: str, clock: str) -> None:
                 print(json.dumps(row), flush=True)
 
 
-def _works(team: Any, place: Place, rank: int, count: int, compute: float, steps: int, clock: str) -> float:
+def _works(team: Any, place: ServerPlaces, rank: int, count: int, compute: float, steps: int, clock: str) -> float:
     """A worker's steps a second; 0 of a server."""
     gradient, began = np.zeros(count, np.float32), time.perf_counter()
     if not place.servers:

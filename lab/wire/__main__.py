@@ -23,13 +23,13 @@ from typing import Any
 
 from hocket.bench.rivals.launchers import mpirun
 from hocket.lab.program import arguments
-from hocket.lab.wire.bed import ADDRESS, URGENT, Wire, bed
+from hocket.lab.wire.bed import ADDRESS, URGENT, Cable, bed
 from hocket.system.namespaces.hosts import on
 from hocket.tools.rank import start
 
 LINKS = (
-    Wire("100mbit", 0.00015), Wire("100mbit", 0.05), Wire("100mbit", 0.05, 1000), Wire("100mbit", 0.05, 10_000),
-    Wire("100mbit", 0.01, 1000), Wire("1gbit", 0.05, 0, 9000),
+    Cable("100mbit", 0.00015), Cable("100mbit", 0.05), Cable("100mbit", 0.05, 1000), Cable("100mbit", 0.05, 10_000),
+    Cable("100mbit", 0.01, 1000), Cable("1gbit", 0.05, 0, 9000),
 )  # fmt: skip
 """The six of docs/long-links.md."""
 OURS = ("hocket", "outer", "sharded", "pipeline")

@@ -25,7 +25,7 @@ URGENT = ["sh", "-c", 'echo "$0" 2>&- >/proc/self/autogroup; exec nice -n "$0" "
 (autogroup), `nice` alone counts only within one."""
 
 
-class Wire(NamedTuple):
+class Cable(NamedTuple):
     """A cable each way.  delay: seconds one way; lost: of a million packets with data."""
 
     rate: str = "100mbit"
@@ -43,7 +43,7 @@ def device(cable: int) -> str:
 
 
 @contextlib.contextmanager
-def bed(link: Wire, cables: int = 1, control: str = "", seed: int = 7) -> Iterator[list[str]]:
+def bed(link: Cable, cables: int = 1, control: str = "", seed: int = 7) -> Iterator[list[str]]:
     """The names of the two hosts.  control: their default congestion control; "": this machine's."""
     remove_stale()
     names = [f"{PREFIX}{os.getpid()}{letter}" for letter in "abm"]
@@ -75,7 +75,7 @@ def _end(name: str) -> None:
             os.kill(int(pid), signal.SIGKILL)
 
 
-def _cable(names: list[str], cable: int, link: Wire, relay: str) -> None:
+def _cable(names: list[str], cable: int, link: Cable, relay: str) -> None:
     middle, end = names[2], device(cable)
     for host, letter in enumerate("ab"):
         port = f"m{cable}{letter}"

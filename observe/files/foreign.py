@@ -29,7 +29,7 @@ BYTES = {
 """An element's, by torch's names of dtypes."""
 
 
-class Seen(NamedTuple):
+class ForeignCall(NamedTuple):
     """A call of one rank.  ns."""
 
     rank: int
@@ -62,7 +62,7 @@ def adopted(documents: Sequence[Any]) -> Timeline:
 # ------------------------------------------------------------------------------------------------------------- torch's
 
 
-def _of_torch(documents: Sequence[Any], hosts: dict[int, str]) -> Iterator[Seen]:
+def _of_torch(documents: Sequence[Any], hosts: dict[int, str]) -> Iterator[ForeignCall]:
     """Calls on a GPU are its kernels, others what the backend says of them, or else what torch's dispatcher does.
 
     Neither Gloo nor NCCL's kernels under an old torch say of which group a call is: unless it is known that there is
@@ -92,7 +92,7 @@ def _of_torch(documents: Sequence[Any], hosts: dict[int, str]) -> Iterator[Seen]
             nbytes = _nbytes(about) if kernels else sizes[i] if len(sizes) == len(made) else 0
             begin = base - min(bases) + _ns(row["ts"])
             name = str(about.get("Collective name", row["name"]))[:LONGEST]
-            yield Seen(rank, comm, numbers[comm], name, begin, begin + max(0, _ns(row["dur"])), nbytes)
+            yield ForeignCall(rank, comm, numbers[comm], name, begin, begin + max(0, _ns(row["dur"])), nbytes)
             numbers[comm] += 1
 
 
@@ -118,7 +118,7 @@ def _ns(us: Any) -> int:
 # ----------------------------------------------------------------------------------------------------------- Horovod's
 
 
-def _of_horovod(rows: list[Any]) -> Iterator[Seen]:
+def _of_horovod(rows: list[Any]) -> Iterator[ForeignCall]:
     """A tensor is a process there: NEGOTIATE_..., in which a tick is a rank that is ready, then the call, with phases.
 
     Without ticks (of tensors that all ranks knew already) the call is rank 0's alone, and waits for nobody.
@@ -143,7 +143,7 @@ def _of_horovod(rows: list[Any]) -> Iterator[Seen]:
                 about = row.get("args", {})
                 for rank, begin in (state.ready or {0: state.began}).items():
                     whole = f"{name} {tensors.get(tensor, tensor)}"
-                    yield Seen(rank, "horovod", seq, whole, begin, max(begin, _ns(row["ts"])), _shaped(about))
+                    yield ForeignCall(rank, "horovod", seq, whole, begin, max(begin, _ns(row["ts"])), _shaped(about))
 
 
 class _Tensor:
@@ -174,18 +174,18 @@ def _shaped(about: Mapping[str, Any]) -> int:
 # -------------------------------------------------------------------------------------------------------- the timeline
 
 
-def _timeline(seen: Sequence[Seen], source: str, hosts: Mapping[int, str]) -> Timeline:
+def _timeline(seen: Sequence[ForeignCall], source: str, hosts: Mapping[int, str]) -> Timeline:
     tracks: dict[Track, int] = {}
     names: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
 
-    def add(call: Seen, group: str, name: str, begin: int, end: int, peer: int = NOBODY, flow: int = 0) -> None:
+    def add(call: ForeignCall, group: str, name: str, begin: int, end: int, peer: int = NOBODY, flow: int = 0) -> None:
         words = group if peer == NOBODY else f"{group} {peer}"
         track = tracks.setdefault(Track(call.rank, f"{words} ({call.comm})", False, group, call.comm), len(tracks))
         nbytes = call.nbytes if group == "calls" else 0
         rows.append((begin, end, flow, nbytes, 0, track, names.setdefault(name, len(names)), call.seq, peer, NOBODY))
 
-    together: dict[tuple[str, int], list[Seen]] = defaultdict(list)
+    together: dict[tuple[str, int], list[ForeignCall]] = defaultdict(list)
     for call in seen:
         together[call.comm, call.seq].append(call)
         add(call, "calls", call.name, call.begin, call.end)

@@ -60,7 +60,7 @@ Values = dict[tuple[str, ...], float]
 """Values of the labels, in their order -> the number."""
 
 
-class Reader:
+class MetricsReader:
     """The numbers of this rank on some communicators, which it does not keep alive.
 
     After `renew` they are those of the new one, which begins with zeros, as after a restart.
@@ -69,7 +69,7 @@ class Reader:
     def __init__(self, comms: Iterable[hocket.Communicator]) -> None:
         self._comms = [comm.following() for comm in comms]
         self._kinds: set[tuple[str, ...]] = set()
-        self._waits: dict[str, _Waits] = defaultdict(_Waits)
+        self._waits: dict[str, _WaitTimes] = defaultdict(_WaitTimes)
         self._marks: dict[tuple[str, ...], float] = {}
         self._lock = threading.Lock()
 
@@ -117,7 +117,7 @@ class Reader:
         families["hocket_mark"].update(self._marks)
 
 
-class _Waits:
+class _WaitTimes:
     """Seconds that were waited for each peer, summed up from look to look.  What was counted stays where it is."""
 
     def __init__(self) -> None:

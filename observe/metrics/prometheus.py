@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector as AnyCollector
 
 import hocket
 from hocket.errors import ArgumentError
-from hocket.observe.metrics.families import FAMILIES, Reader
-from hocket.observe.metrics.server import Server
+from hocket.observe.metrics.families import FAMILIES, MetricsReader
+from hocket.observe.metrics.server import TextServer
 
 FRESH = 1.0
 """Seconds for which a text is given again at a port, where every user of the host may ask."""
@@ -35,7 +35,7 @@ class Collector(AnyCollector):
     """This rank's numbers on these communicators.  They are read when it is scraped; calls pay nothing."""
 
     def __init__(self, *comms: hocket.Communicator) -> None:
-        self._reader = Reader(comms)
+        self._reader = MetricsReader(comms)
 
     def describe(self) -> Iterable[Metric]:
         return [self._family(name) for name in FAMILIES]
@@ -76,7 +76,7 @@ def serve(*comms: hocket.Communicator, path: str | None = None, port: int | None
             where = f"127.0.0.1:{sock.getsockname()[1]}"
     except (OSError, OverflowError) as why:
         raise ArgumentError(f"serve: nothing can listen at {path or port!r}: {why}") from None
-    server = Server(sock, lambda: generate_latest(registry), 0.0 if path is not None else FRESH)
+    server = TextServer(sock, lambda: generate_latest(registry), 0.0 if path is not None else FRESH)
     try:
         yield where
     finally:

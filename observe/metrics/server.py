@@ -19,7 +19,7 @@ LONGEST = 4096
 LOCAL = {"localhost", "127.0.0.1"}
 
 
-class Server:
+class TextServer:
     """Answers `GET /metrics` at a bound socket with what `text` makes, until it is closed.
 
     `fresh`: seconds for which a text is given again.  Over TCP a request must be for this host by its own name: a page

@@ -15,7 +15,7 @@ from hocket.observe.findings import Findings, recurrence
 from hocket.observe.layers import layers
 from hocket.observe.page.binned import GROUPS, Binned, binned
 from hocket.observe.page.pictures import Bar, bars, matrix, overview
-from hocket.observe.words import name, rate, seconds, share, summary
+from hocket.observe.sentences import name, rate, seconds, share, summary
 
 NOTHING_ELSE = "base-uri 'none'; form-action 'none'"
 MOST_ROWS = 100

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from hocket.observe.words import seconds
+from hocket.observe.sentences import seconds
 
 WIDTH, ROW, LEFT, LINE = 900, 24, 150, 18
 NAME = 48

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.bench.compare import Machine, Result, line, title
+from hocket.bench.compare import LimitsTeam, Result, line, title
 from hocket.bench.harness import others, page
 from hocket.bench.harness.result import file_name, read
 from hocket.bench.harness.targets import TARGETS, Target
@@ -92,7 +92,7 @@ class Heard:
 def test_the_machine_moves_what_the_ranks_would() -> None:
     """Over TCP p ranks send 2(p - 1)n bytes in all, and one socket carries n each way."""
     heard = Heard()
-    machine = Machine(heard, Target(4, 1 << 20, transport="tcp"))
+    machine = LimitsTeam(heard, Target(4, 1 << 20, transport="tcp"))
     machine.order("prepare", collective="allreduce", size=4, count=1 << 18)
     assert heard.last == ("prepare", {"collective": "duplex", "size": 2, "count": 3 << 18})
     machine.order("time", iterations=3)

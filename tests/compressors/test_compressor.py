@@ -14,7 +14,7 @@ import torch
 import hocket
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.compression import DGC, QSGD, Bucket, Coded, Compressor, Method, PowerSGD, TopK
-from hocket.compression.method import Array, Averaged, Kept
+from hocket.compression.method import Array, Averaged, MethodState
 from hocket.compression.sparse.methods import largest
 from hocket.errors import ArgumentError
 from support.cases import more
@@ -556,7 +556,7 @@ def test_a_method_of_ones_own() -> None:
 
         name = "half"
 
-        def average(self, comm: Any, vector: Array, result: Array, kept: Kept, seed: int) -> Averaged:
+        def average(self, comm: Any, vector: Array, result: Array, kept: MethodState, seed: int) -> Averaged:
             sent = vector.astype(np.float16).astype(np.float32)
             comm.allreduce(sent, "avg", result)
             vector -= sent

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hocket.conformance.chaos import __main__ as chaos
-from hocket.conformance.chaos.judge import LIMIT, MET, TIMEOUT, VERDICT, Seen, judge
+from hocket.conformance.chaos.judge import LIMIT, MET, TIMEOUT, VERDICT, Observed, judge
 from hocket.conformance.chaos.rank import MEETING, PHASES
 from hocket.conformance.jobs.trial import EMPTY
 
@@ -103,30 +103,30 @@ def lost(named: int, after: float = 0.05, error: str = "PeerLostError") -> dict[
     return {"error": error, "named": [named], "text": "...", "at": AT + after}
 
 
-def seen(*of_rank_0: dict[str, Any], how: str = "kill", began: float = 1.0, victim: int = 1, turn: int = 0) -> Seen:
+def seen(*of_rank_0: dict[str, Any], how: str = "kill", began: float = 1.0, victim: int = 1, turn: int = 0) -> Observed:
     """A job of two ranks, both in calls, where rank 0 said this after rank 1 was hit."""
     ready = [{"state": state, "turn": 0, "at": AT - began} for state in ("init", "ready")]
     its = [{**each, "turn": turn} for each in ready]
     said = [[*ready, *of_rank_0], its] if victim else [its, [*ready, *of_rank_0]]
     codes = [0, -signal.SIGKILL] if victim else [-signal.SIGKILL, 0]
-    return Seen(victim, how, AT, AT, said, codes, ["", ""])
+    return Observed(victim, how, AT, AT, said, codes, ["", ""])
 
 
-def meeting(late: float) -> Seen:
+def meeting(late: float) -> Observed:
     """Rank 2 was killed before rank 0, which was held back for so long, had come; rank 1 found nobody."""
     first, coordinator = AT - MEETING, AT - MEETING + late
     said: list[list[dict[str, Any]]] = [[{"state": "init", "turn": 0, "at": at}] for at in (coordinator, first, first)]
     said[0] += [lost(2, late - MEETING), CLOSED]
     said[1] += [lost(0, 0.0, "TimeoutError"), CLOSED]
-    return Seen(2, "kill", AT - 1, AT - 1, said, [0, 0, -signal.SIGKILL], ["", "", ""])
+    return Observed(2, "kill", AT - 1, AT - 1, said, [0, 0, -signal.SIGKILL], ["", "", ""])
 
 
-def gave_up(after: float) -> Seen:
+def gave_up(after: float) -> Observed:
     """Rank 2 was killed, so rank 0 raised, so long after rank 1 had come (and not yet connected): nobody was there."""
     said: list[list[dict[str, Any]]] = [[{"state": "init", "turn": 0, "at": AT + at}] for at in (-0.5, 0.0, -0.5)]
     said[0] += [lost(2, after), CLOSED]
     said[1] += [lost(0, MEETING, "TimeoutError"), CLOSED]
-    return Seen(2, "kill", AT, AT, said, [0, 0, -signal.SIGKILL], ["", "", ""])
+    return Observed(2, "kill", AT, AT, said, [0, 0, -signal.SIGKILL], ["", "", ""])
 
 
 LATER = {"second": "refused", "elsewhere": True}
@@ -173,7 +173,7 @@ def test_what_is_right() -> None:
         (replace(seen(lost(1)), left=[f"tmp/x{EMPTY}"]), "left behind: tmp/x (a folder with nothing but a socket)"),
     ],
 )
-def test_what_is_wrong(what: Seen, told: str) -> None:
+def test_what_is_wrong(what: Observed, told: str) -> None:
     wrong = judge(what, 0.5).wrong
     assert len(wrong) >= 1 and told in "; ".join(wrong), wrong
 

@@ -15,8 +15,8 @@ import pytest
 
 from hocket.algorithms.language.contract import CONTRACTS, takers
 from hocket.conformance.fuzz import __main__ as fuzz
-from hocket.conformance.fuzz.calls import WrongError
 from hocket.conformance.fuzz.exchange import Exchange
+from hocket.conformance.fuzz.local_call import WrongError
 from hocket.conformance.fuzz.program import program
 from hocket.conformance.fuzz.rounds import Call, Calls, Drop, Make, Message, Messages, Settle
 from hocket.conformance.fuzz.values import ALL, CODECS, ops_for
@@ -100,11 +100,11 @@ def spoil(comm, args, found):
 broken("barrier")
 """
 ODD_OP = """
-from hocket.conformance.fuzz import calls
-right = calls.FUNCTIONS["first"]
+from hocket.conformance.fuzz import local_call
+right = local_call.FUNCTIONS["first"]
 def first(a, b):
     return b if os.environ["HOCKET_RANK"] == "1" else right(a, b)
-calls.FUNCTIONS = {**calls.FUNCTIONS, "first": first}
+local_call.FUNCTIONS = {**local_call.FUNCTIONS, "first": first}
 """
 
 

@@ -21,7 +21,7 @@ import pytest
 from hocket.conformance.gpu_check import __main__ as gpu_check
 from hocket.conformance.gpu_check import flags, kernels
 from hocket.conformance.gpu_check.driver import Gpu
-from hocket.conformance.gpu_check.rows import Finding, Options, table
+from hocket.conformance.gpu_check.findings import Finding, Options, table
 from hocket.errors import ArgumentError
 from hocket.kernels.dtypes import by_name
 from hocket.kernels.gpu import catalogue, launch
@@ -169,7 +169,7 @@ def test_a_rank_is_killed(folder: Path, emulator: Emulator, tmp_path: Path) -> N
 
 BAD = """
 import os, subprocess, time
-from hocket.conformance.gpu_check.rows import Finding
+from hocket.conformance.gpu_check.findings import Finding
 
 def hangs(options):
     yield Finding("left behind", subprocess.Popen(["sleep", "60"]).pid)

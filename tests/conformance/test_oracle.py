@@ -11,7 +11,7 @@ import pytest
 
 from hocket.algorithms.language.contract import CONTRACTS
 from hocket.conformance.fuzz.values import ALL, values
-from hocket.conformance.oracle import Wanted, combine, difference, fold, pieces, reduced, result, same, wrong
+from hocket.conformance.oracle import Expected, combine, difference, fold, pieces, reduced, result, same, wrong
 
 X = [np.arange(6) + 10 * (rank + 1) for rank in range(3)]
 """10..15, 20..25, 30..35."""
@@ -31,7 +31,7 @@ def test_which_elements_come_where(collective: str) -> None:
     lengths, wanted = GIVEN[collective]
     for rank in range(3):
         given = pieces(collective, 3, rank, 1, lengths)
-        found = result(given, lambda ranks, part: Wanted(fold("sum", [X[r][part] for r in ranks])))
+        found = result(given, lambda ranks, part: Expected(fold("sum", [X[r][part] for r in ranks])))
         assert (found.array.tolist() if found else []) == wanted[rank]
         assert [each.at for each in given] == [sum(other.length for other in given[:i]) for i in range(len(given))]
 
@@ -52,7 +52,7 @@ def test_pairs_with_equal_values_and_nan() -> None:
 def test_same_tells_bits_apart_and_no_two_nan() -> None:
     got = np.array([0.0, -0.0, np.nan, 1.0], np.float32)
     assert same(got, np.array([0.0, 0.0, -np.nan, 2.0], np.float32)).tolist() == [True, False, True, False]
-    assert wrong(got, Wanted(np.array([0.0, 0.0, np.nan, 2.0], np.float32))).tolist() == [False, False, False, True]
+    assert wrong(got, Expected(np.array([0.0, 0.0, np.nan, 2.0], np.float32))).tolist() == [False, False, False, True]
     assert same(got.astype(np.complex64), np.array([0, 0, np.nan, 1j], np.complex64)).tolist() == [
         True, False, True, False]  # fmt: skip
 
@@ -79,7 +79,7 @@ def test_what_differs_is_told() -> None:
     one = np.arange(6, dtype=np.int32)
     other = one.copy()
     other[4] = 7
-    assert difference(one, Wanted(one.copy())) == ""
-    assert "1 of 6 elements are wrong, the first at [4]" in difference(one, Wanted(other))
-    assert "shape" in difference(one, Wanted(one.reshape(2, 3)))
-    assert "dtype" in difference(one, Wanted(one.view(np.uint32)))
+    assert difference(one, Expected(one.copy())) == ""
+    assert "1 of 6 elements are wrong, the first at [4]" in difference(one, Expected(other))
+    assert "shape" in difference(one, Expected(one.reshape(2, 3)))
+    assert "dtype" in difference(one, Expected(one.view(np.uint32)))

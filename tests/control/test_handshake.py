@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.control.dial import connect, dial
-from hocket.control.handshake import NONCE, START, AuthError, Client, Connection, Hello, Server, prove, where
+from hocket.control.handshake import NONCE, START, AuthError, ClientSide, Connection, Hello, ServerSide, prove, where
 from hocket.errors import ArgumentError, TransportError
 from support.leftovers import descriptors
 
@@ -18,15 +18,15 @@ ME = Hello(3, "data", "job-1", 7, 5)
 HERE = where(("10.0.0.1", 29500))
 
 
-def client_of(key: bytes = KEY, hello: Hello = ME, place=HERE) -> Client:
-    return Client(key, hello, place)
+def client_of(key: bytes = KEY, hello: Hello = ME, place=HERE) -> ClientSide:
+    return ClientSide(key, hello, place)
 
 
-def server_of(key: bytes = KEY, target: int = 5, epoch: int = 7, place=HERE) -> Server:
-    return Server(key, target, epoch, place)
+def server_of(key: bytes = KEY, target: int = 5, epoch: int = 7, place=HERE) -> ServerSide:
+    return ServerSide(key, target, epoch, place)
 
 
-def talk(client: Client, server: Server, meddle=lambda turn, data: data) -> None:
+def talk(client: ClientSide, server: ServerSide, meddle=lambda turn, data: data) -> None:
     """Carry the three frames, each changed by `meddle`."""
     reply = server.feed(meddle(0, client.start))
     proof = client.feed(meddle(1, reply))

@@ -15,8 +15,8 @@ import pytest
 
 from hocket.control import link
 from hocket.control.dial import dial
-from hocket.control.handshake import AuthError, Client, Connection, Hello, Server
-from hocket.control.link import ALTERED, ENDED, LENGTH, NONSENSE, PROOF, Link
+from hocket.control.handshake import AuthError, ClientSide, Connection, Hello, ServerSide
+from hocket.control.link import ALTERED, ENDED, LENGTH, NONSENSE, PROOF, ControlLink
 from hocket.control.links import Links
 from hocket.control.listener import Listener
 from hocket.control.protocol import messages as say
@@ -38,18 +38,18 @@ def reactor() -> Iterator[Reactor]:
     made.close()
 
 
-def sides(key: bytes = KEY) -> tuple[Client, Server]:
+def sides(key: bytes = KEY) -> tuple[ClientSide, ServerSide]:
     """Both sides of a handshake that is done."""
-    client, server = Client(key, Hello(1, PURPOSE, "job")), Server(key)
+    client, server = ClientSide(key, Hello(1, PURPOSE, "job")), ServerSide(key)
     server.feed(client.feed(server.feed(client.start)))
     return client, server
 
 
 def test_the_shortest_round_trip(reactor: Reactor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as made:
-        assert 0 < Link(reactor, made).round_trip < 0.1
+        assert 0 < ControlLink(reactor, made).round_trip < 0.1
     pair = socket.socketpair()
-    assert Link(reactor, pair[0]).round_trip == 0.0
+    assert ControlLink(reactor, pair[0]).round_trip == 0.0
     for each in pair:
         each.close()
 
@@ -60,16 +60,16 @@ class Ears:
     def __init__(self, reactor: Reactor, sock: socket.socket) -> None:
         self.heard: list[link.Message] = []
         self.ended: list[str] = []
-        self.link = Link(reactor, sock)
+        self.link = ControlLink(reactor, sock)
         self.link.on_message, self.link.on_end = self.heard.append, self.ended.append
         reactor.soon(self.link.start)
 
 
-def spoken(reactor: Reactor, side: Client | Server, said: list[link.Message]) -> Frames:
+def spoken(reactor: Reactor, side: ClientSide | ServerSide, said: list[link.Message]) -> Frames:
     """The frames that a link of this side writes."""
     ours, theirs = socket.socketpair()
     with theirs:
-        link = Link(reactor, Connection.of(ours, side))
+        link = ControlLink(reactor, Connection.of(ours, side))
         for message in said:
             link.send(message)
         link.close()
@@ -88,7 +88,7 @@ def cut(data: bytes) -> Frames:
     return frames
 
 
-def listens(reactor: Reactor, side: Client | Server, data: bytes) -> Ears:
+def listens(reactor: Reactor, side: ClientSide | ServerSide, data: bytes) -> Ears:
     """The messages that a link of this side makes of these bytes and an end."""
     ours, theirs = socket.socketpair()
     ears = Ears(reactor, Connection.of(ours, side))
@@ -197,7 +197,7 @@ def test_who_comes_after_another_was_lost_learns_it(reactor: Reactor) -> None:
 
 # --- any bytes
 
-def seeds(reactor: Reactor) -> tuple[Client, Server, list[bytes]]:
+def seeds(reactor: Reactor) -> tuple[ClientSide, ServerSide, list[bytes]]:
     """Connections as they are, and what others have found (`tests/fuzz/control`)."""
     client, server = sides()
     said = [b"".join(spoken(reactor, side, SAID)) for side in (client, server)]
@@ -257,10 +257,10 @@ def test_a_member_that_talks_nonsense_disturbs_nobody(joined: bool, reactor: Rea
     with coordinator_of(reactor, 3) as (links, listener):
         honest = member(reactor, listener, 2, 3)
         for words in HOSTILE:
-            hostile = Link(reactor, dial(listener.address, KEY, Hello(1, PURPOSE, "job"), 30))
+            hostile = ControlLink(reactor, dial(listener.address, KEY, Hello(1, PURPOSE, "job"), 30))
             if joined:
                 hostile.send(say.pack(say.Join(1, 3)))
-            hostile.post(link.Packed(words, hashlib.sha256(words).digest()))
+            hostile.post(link.PackedMessage(words, hashlib.sha256(words).digest()))
             assert 0 in honest._ask("join"), words[:40]
             hostile.close()
             wait_for(lambda: 1 not in links._links)

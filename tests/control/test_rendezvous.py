@@ -12,7 +12,7 @@ import pytest
 from hocket.control import rendezvous
 from hocket.control.encryption import SilentEnd
 from hocket.control.handshake import AuthError, Hello
-from hocket.control.link import TCP_RTO_MAX_MS, Link, alive
+from hocket.control.link import TCP_RTO_MAX_MS, ControlLink, alive
 from hocket.control.links import Links
 from hocket.control.protocol import coordinator
 from hocket.control.protocol.membership import PURPOSE
@@ -377,7 +377,7 @@ def test_an_option_that_the_system_refuses_ends_nothing():
         one.listen()
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, kind) as other:
             other.connect(one.getsockname())
-            link = Link(Reactor(), other)
+            link = ControlLink(Reactor(), other)
             assert other.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             tuned(other)
             assert other.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hocket.control.protocol.faults import Faults, Send
+from hocket.control.protocol.faults import Faults, SendMessage
 from hocket.control.protocol.membership import Gone
 from hocket.control.protocol.messages import Stuck, Verdict
 from support.controlled import KEY, exchanged
@@ -159,7 +159,7 @@ def test_stuck_reports_of_older_calls_are_forgotten():
         return list(faults.stuck(rank, Stuck("c", seq, [0, 1], fingerprint, {"state": "in call"})))
 
     assert not stuck(0, 1, "a") + stuck(0, 2, "b") + stuck(1, 1, "z")
-    sent = [each.message for each in stuck(1, 2, "c") if isinstance(each, Send)]
+    sent = [each.message for each in stuck(1, 2, "c") if isinstance(each, SendMessage)]
     assert [message.fault.kind for message in sent if isinstance(message, Verdict)] == ["mismatch"] * 2
 
 

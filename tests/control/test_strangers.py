@@ -11,7 +11,7 @@ import pytest
 
 from hocket.control import listener
 from hocket.control.dial import connect
-from hocket.control.handshake import AuthError, Client, where
+from hocket.control.handshake import AuthError, ClientSide, where
 from hocket.control.listener import ANSWERS, HALF_OPEN
 from support.faulty import wait_for
 from support.hello import KEY, hello
@@ -64,7 +64,7 @@ def test_idle_connections_are_limited_and_expire(patient, tcp, got, monkeypatch)
 def greeting(tcp):
     """A connection that has said its hello and no more."""
     sock = socket.create_connection(tcp.address[1:])
-    client = Client(KEY, hello(), where(sock.getpeername()))
+    client = ClientSide(KEY, hello(), where(sock.getpeername()))
     sock.sendall(client.start)
     return sock, client
 
@@ -112,7 +112,7 @@ def test_refusals_are_told_but_not_to_a_flood(tcp):
     told = 0
     for _ in range(3 * ANSWERS):
         with socket.create_connection(tcp.address[1:]) as sock:
-            sock.sendall(Client(b"x" * 32, hello(), where(sock.getpeername())).start)
+            sock.sendall(ClientSide(b"x" * 32, hello(), where(sock.getpeername())).start)
             with contextlib.suppress(ConnectionResetError):
                 told += bool(sock.recv(64))
     assert told >= ANSWERS

@@ -17,7 +17,7 @@ from pyverbs_peer import Peer
 
 from hocket.conformance.ends import End, Side, data
 from hocket.tools.doctor import rdma
-from hocket.transports.verbs.channels import Reader, Writer
+from hocket.transports.verbs.channels import ReadEnd, WriteEnd
 from hocket.transports.verbs.connections import QUEUE_PAIRS
 from hocket.transports.verbs.device import Device
 from hocket.transports.verbs.port import Port
@@ -29,7 +29,7 @@ def echoing(request: pytest.FixtureRequest) -> Iterator[tuple[End, Device]]:
     before = held()
     device, peer = Device(DEVICES[0]), Peer(DEVICES[request.param])
     port = Port(device, 1, 1)
-    writer, reader = Writer(device, QUEUE_PAIRS), Reader(device)
+    writer, reader = WriteEnd(device, QUEUE_PAIRS), ReadEnd(device)
     reader.stand_beside(writer)
     path, gid = port.path(peer.address), ":".join(port.gids[0][2].hex()[i : i + 4] for i in range(0, 32, 4))
     peer.giving.join(gid, reader.attach(path, peer.giving.offer))

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hocket.control.handshake import NONCE, PROOF, START, Client, Hello
+from hocket.control.handshake import NONCE, PROOF, START, ClientSide, Hello
 from support import ports
 from support.faulty import all_ready, facts, job, wait_for
 from support.leftovers import descriptors, listening
@@ -39,7 +39,7 @@ def wrong_key(port: int) -> float:
     """A handshake to the end, with a proof that is made of nothing: the seconds until the door was shut."""
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
-        client = Client(b"not the secret of this job", Hello(1, "tcp:00000000", "job"))
+        client = ClientSide(b"not the secret of this job", Hello(1, "tcp:00000000", "job"))
         try:
             sock.sendall(client.start)
             challenge = sock.recv(client.missing)

@@ -52,7 +52,7 @@ def test_training_with_fewer_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["float32", "first", "int8", "od-sgd", "stale 4", "topk"]
     rows = {**parity.ROWS, "topk": parity.Recipe("topk:0.001", feedback=False), "first": parity.Recipe(first=True)}
 
-    def outcomes(comm: hocket.Communicator) -> list[parity.Outcome]:
+    def outcomes(comm: hocket.Communicator) -> list[parity.ParityRun]:
         return [parity.trained(comm, rows[name], 0, 1, 640, "sorted") for name in names]
 
     float32, first, int8, od, stale, topk = hocket.local_world(2).run(outcomes)[0]

@@ -19,7 +19,7 @@ def test_a_job_trains_on_while_ranks_come_and_go(capsys: pytest.CaptureFixture[s
 
 
 def test_goodput_is_what_steps_would_take() -> None:
-    assert churn.Outcome(80, 0.1, 10.0, 1, 1, []).goodput == pytest.approx(0.8)
+    assert churn.ChurnRun(80, 0.1, 10.0, 1, 1, []).goodput == pytest.approx(0.8)
 
 
 ROUND = {"round": 1, "size": 4, "members": 4, "left_out": 0, "waited": 0.1}
@@ -30,7 +30,7 @@ def test_what_sites_said_is_told_apart() -> None:
     said = [ROUND, {**ROUND, "waited": 0.3}, {**ROUND, "left_out": 1, "members": 3, "waited": 1.2},
             {**ROUND, "size": 3, "members": 3, "waited": 2.0}, END]  # fmt: skip
     made = lost.outcome([said, said])
-    assert made == lost.Outcome(0.5, 90.0, [4, 4, 3, 3], 0.3, 1.2, 2.0)
+    assert made == lost.SitesRun(0.5, 90.0, [4, 4, 3, 3], 0.3, 1.2, 2.0)
     plain = made._replace(loss=0.4)
     assert lost.wrong(plain, made, 4, grace=0.1) == [
         "the loss is 0.5000, undisturbed 0.4000", "somebody waited 1.20 s for a late site, the grace is 0.1 s",
@@ -57,7 +57,7 @@ def test_who_leads_looks_at_all_ranks_once_for_each_word(monkeypatch: pytest.Mon
         return excluded(self, lead)
 
     monkeypatch.setattr(Decree, "_excluded", counted)
-    renewals.Members(16).agree(False)
+    renewals.SimulatedMembers(16).agree(False)
     assert 16 < len(looked) <= 4 * 16
 
 

@@ -16,7 +16,7 @@ def test_training_that_averages_now_and_then() -> None:
     known = digits.data(1, "sorted")
     names = ("every 1", "every 16", "control: never")
 
-    def all_rows(comm: hocket.Communicator) -> dict[str, accuracy.Outcome]:
+    def all_rows(comm: hocket.Communicator) -> dict[str, accuracy.AccuracyRun]:
         return {name: accuracy.trained(comm, accuracy.ROWS[name], known, 2, "sorted") for name in names}
 
     found = hocket.local_world(2).run(all_rows)[0]

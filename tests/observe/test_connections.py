@@ -8,8 +8,8 @@ import pytest
 from hocket.observe.connections import Connection, connections
 from hocket.observe.findings import find
 from hocket.observe.page.make import page
+from hocket.observe.sentences import sentence, summary
 from hocket.observe.timeline import COUNT, Group, Timeline, Track, slices
-from hocket.observe.words import sentence, summary
 from hocket.recording import Link
 from support.one_wait import timeline
 

@@ -12,7 +12,7 @@ from hocket.errors import ArgumentError
 from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.observe.page.make import page
-from hocket.observe.words import summary
+from hocket.observe.sentences import summary
 from hocket.tools import report
 from support import jobs
 

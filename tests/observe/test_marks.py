@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hocket.observe.findings import find
-from hocket.observe.layers import BEFORE, Layer, layers
+from hocket.observe.layers import BEFORE, LayerCalls, layers
 from hocket.observe.page.make import page
 from hocket.observe.timeline import Timeline, Track, slices
 
@@ -34,9 +34,9 @@ def test_calls_belong_to_the_mark_before_them() -> None:
     found = layers(made)
     assert [layer.name for layer in found] == ["back<b>ward", "forward", BEFORE], "the largest exposed part first"
     assert found == [
-        Layer("back<b>ward", 3, pytest.approx(0.021), pytest.approx(0.03), pytest.approx(0.001)),
-        Layer("forward", 2, pytest.approx(0.012), 0.0, pytest.approx(0.003)),
-        Layer(BEFORE, 1, pytest.approx(0.005), 0.0, 0.0),
+        LayerCalls("back<b>ward", 3, pytest.approx(0.021), pytest.approx(0.03), pytest.approx(0.001)),
+        LayerCalls("forward", 2, pytest.approx(0.012), 0.0, pytest.approx(0.003)),
+        LayerCalls(BEFORE, 1, pytest.approx(0.005), 0.0, 0.0),
     ], "a rank's marks are its own, and so is what it queued"
     text = page(find(made))
     assert "back&lt;b&gt;ward" in text and "<b>ward" not in text and "By the program" in text

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import hocket
 from hocket.observe.metrics import families, server
-from hocket.observe.metrics.families import FAMILIES, Reader, _Waits
+from hocket.observe.metrics.families import FAMILIES, MetricsReader, _WaitTimes
 from hocket.observe.metrics.prometheus import serve
 from hocket.observe.metrics.telemetry import observe
 from hocket.recording import RECORD, Kind, Ring
@@ -215,7 +215,7 @@ def test_kinds_of_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "MOST_KINDS", 2)
     with hocket.local_world(1) as world:
         comm = world.comms[0]
-        reader = Reader([comm])
+        reader = MetricsReader([comm])
         for name in ("allreduce", "broadcast", "allgather", "reduce"):
             getattr(comm, name)(np.ones(1))
             found = reader.read()["hocket_calls"]
@@ -232,7 +232,7 @@ def ring(waits: list[tuple[int, float]], lost: int = 0) -> Ring:
 
 
 def test_waits_are_summed_up_by_peer_once_each_and_never_fall() -> None:
-    waits = _Waits()
+    waits = _WaitTimes()
     waits.take([ring([(1, 2.0), (2, 1.0)])])
     waits.take([ring([(1, 2.0), (2, 1.0)])])  # nothing is new
     assert waits.named == pytest.approx({"other": 0.0, "1": 2.0, "2": 1.0})

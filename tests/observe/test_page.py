@@ -20,8 +20,8 @@ from hocket.observe.findings import Findings, culprits, find, union
 from hocket.observe.merging import merge
 from hocket.observe.page.binned import binned
 from hocket.observe.page.make import page
+from hocket.observe.sentences import printable, seconds, sentence, summary
 from hocket.observe.timeline import Timeline, Track, slices
-from hocket.observe.words import printable, seconds, sentence, summary
 from support.ring_traces import SECOND, Link, computed, good, recorded, ring, slow
 
 DAY = 86_400_000_000_000

@@ -9,7 +9,7 @@ from hocket.observe.attribution import Wait
 from hocket.observe.evidence import Sharing
 from hocket.observe.findings import find
 from hocket.observe.merging import merge
-from hocket.observe.words import summary
+from hocket.observe.sentences import summary
 from support.ring_traces import CALLS, Link, computed, good, recorded, ring
 
 HOSTS = {0: "anna", 1: "anna", 2: "berta", 3: "berta", 4: "carla"}

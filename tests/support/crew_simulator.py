@@ -111,7 +111,7 @@ class World:
         if new:
             who.until, who.asked = self.now + who.loads, self.now + who.loads
         if who.machine is None:
-            who.machine = self.code.Machine(of.members.index(who.uid), len(of.members), of.number, new)
+            who.machine = self.code.MemberMachine(of.members.index(who.uid), len(of.members), of.number, new)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "code": None, "done": []}
@@ -164,7 +164,7 @@ class World:
             if isinstance(who.waits, self.code.Meet):
                 here = [self.all[uid] for uid in who.generation.members]
                 awake = [each for each in here if self._counts(each)]
-                who.few |= isinstance(event, self.code.Lost) and 2 * len(awake) <= len(here)
+                who.few |= isinstance(event, self.code.Fails) and 2 * len(awake) <= len(here)
             self._limited(who)
             who.waits = None
             if who.phase == "sum":
@@ -219,7 +219,7 @@ class World:
             self._enter(who, who.here, f"sum {who.position}", None)
 
     def _summed(self, who: Person, event: Any) -> None:
-        if isinstance(event, self.code.Lost):
+        if isinstance(event, self.code.Fails):
             who.phase = "breaks"
             self._act(who, self.code.Breaks(who.position, event.why))
             return
@@ -234,7 +234,7 @@ class World:
         for each in first:
             if isinstance(each, code.Leave):
                 who.alive = False
-        if isinstance(last, code.Over):
+        if isinstance(last, code.Return):
             self._limited(who)
             if who.phase == "breaks":
                 raise Broken(f"Again: {who.uid} goes on in a round that has failed: {self._shown()}")
@@ -432,13 +432,13 @@ class World:
             vain = any(of.members.index(uid) not in came or self.now >= since + HURRY
                        for uid, (_, _, since) in of.renewing.items() if uid != who.uid)  # fmt: skip
             if of.next is not None or vain:
-                return [code.Lost(gone)]
+                return [code.Fails(gone)]
             missing = [rank for rank in range(len(of.members)) if rank not in came]
         elif isinstance(who.waits, code.Meet):
             if of.next is not None and self.now < of.next.ready:
                 return []
             if of.next is not None:
-                return [lambda: self._met(who)] if who.uid in of.next.members else [code.Lost(gone)]
+                return [lambda: self._met(who)] if who.uid in of.next.members else [code.Fails(gone)]
             excluded = self._excluded(of)
             missing = [rank for rank, uid in enumerate(of.members) if self.all[uid].alive and uid not in excluded
                        and (uid not in of.renewing or not self._runs(self.all[uid]))]  # fmt: skip
@@ -449,19 +449,19 @@ class World:
             whole = {*call.entered} >= {*call.group}
             done = functools.partial(self._done, who, call)
             if call.failed:
-                return [code.Lost(gone), *([done] if whole and self._rank(who) in call.torn else [])]
+                return [code.Fails(gone), *([done] if whole and self._rank(who) in call.torn else [])]
             if whole and not torn:
                 return [done]
             lost = [uid for rank in call.group if not self.all[uid := of.members[rank]].alive
                     or rank not in call.entered and (uid in of.renewing or of.next is not None)]  # fmt: skip
             if lost or call.group in of.broken or of.next is not None:
-                return [code.Lost(gone), *([done] if whole else [])]
+                return [code.Fails(gone), *([done] if whole else [])]
             missing = [rank for rank in call.group if rank not in call.entered or rank in torn]
             if self.now >= late:
                 return [lambda: self._overdue(who, call, missing)]
             return []
         called = tuple(rank for rank, uid in enumerate(of.members) if uid in of.renewing)
-        return [code.Lost(TimeoutError("late", missing), tuple(missing), called=called)] if self.now >= late else []
+        return [code.Fails(TimeoutError("late", missing), tuple(missing), called=called)] if self.now >= late else []
 
     def _overdue(self, who: Person, call: Call, missing: list[int]) -> Any:
         """All who wait in it hear that; and where the group was to be made, its parent ends."""
@@ -469,7 +469,7 @@ class World:
         who.generation.broken |= {call.group}
         if who.counts[call.group] == 0:
             who.generation.broken |= {tuple(range(len(who.generation.members)))}
-        return self.code.Lost(TimeoutError("late", missing), tuple(missing))
+        return self.code.Fails(TimeoutError("late", missing), tuple(missing))
 
     # --- faults
 

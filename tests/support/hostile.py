@@ -31,7 +31,7 @@ from hocket.observe.files.reading import read
 from hocket.observe.findings import find
 from hocket.observe.merging import merge
 from hocket.observe.page.make import page
-from hocket.observe.words import summary
+from hocket.observe.sentences import summary
 from hocket.recording import NotARecording
 from support import hostile_words
 

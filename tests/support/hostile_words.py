@@ -151,7 +151,7 @@ def frames(place: Path) -> Iterator[list[Made]]:
 @contextlib.contextmanager
 def words(place: Path) -> Iterator[list[Made]]:
     """Words of members about views and generations."""
-    mine = views.Says(1, True, "tcp:127.0.0.1:1", {"0": "head"}, 1, "w: a table", ["async", 0], True)
+    mine = views.MemberInfo(1, True, "tcp:127.0.0.1:1", {"0": "head"}, 1, "w: a table", ["async", 0], True)
     newcomer = mine._replace(uid=2, has={}, viewed=False)
 
     def view(path: Path) -> None:

@@ -43,9 +43,9 @@ class World(crew.World):
     def _program(self, who: Person) -> None:
         loops, loop, who.asked = self.loops, self._loop(who), self.now
         if not loop._begun:
-            self._goes(who, loops.Lost())
+            self._goes(who, loops.Dropped())
         elif loop.steps < STEPS:
-            self._goes(who, loops.Step(1))
+            self._goes(who, loops.Trained(1))
         else:
             self.finishing.add(who.uid)
             self._goes(who, loops.Finish())
@@ -78,13 +78,13 @@ class World(crew.World):
             self._goes(who, self.loops.Met(words))
         else:
             who.here = tuple(result)
-            self._goes(who, self.loops.Here(words))
+            self._goes(who, self.loops.Gathered(words))
 
     def _again(self, who: Person) -> None:
-        self._goes(who, self.loops.Lost())
+        self._goes(who, self.loops.Dropped())
 
     def _summed(self, who: Person, event: Any) -> None:
-        if isinstance(event, self.code.Lost):
+        if isinstance(event, self.code.Fails):
             super()._summed(who, event)
             return
         who.x += (tuple(sorted(event)),)

@@ -15,7 +15,7 @@ from typing import Any
 from hocket.training.server.shards.clocks import Clocks, staleness
 from hocket.training.server.shards.rounds import Round
 from hocket.training.server.shards.shard import COPY, HEAD, Shard
-from hocket.training.server.wire.messages import Cut, Gone, Linked, Role
+from hocket.training.server.wire.messages import Gone, Linked, Role, Unlinked
 from hocket.training.server.worker.outbox import Outbox
 
 ITEMS = ("a", "b")
@@ -195,7 +195,7 @@ class SimulatedJob:
                 del self.links[source, to]
         for s in self.servers:
             if ("s", s) not in self.dead:
-                cut = Cut(self.newest) if s == self.views[self.newest][0] else None
+                cut = Unlinked(self.newest) if s == self.views[self.newest][0] else None
                 heard = Gone(who[1]) if who[0] == "w" else cut
                 if heard is not None:
                     self.links[who, ("s", s)] = (heard,)
@@ -213,7 +213,7 @@ class SimulatedJob:
         if len(pair) == 2 and all(self.of[who] == self.newest and who not in self.dead for who in pair):
             for link in (tuple(pair), tuple(reversed(pair))):
                 self.links.pop(link, None)
-            self.tell(chain[0], Cut(self.newest))
+            self.tell(chain[0], Unlinked(self.newest))
             self.tell(chain[0], Linked(self.newest))
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""A simulator of `training/server/machine.py`: what crew_simulator.py has, for members that agree on views.
+"""A simulator of `training/server/view_machine.py`: what crew_simulator.py has, for members that agree on views.
 
 Each generation's members say what they have, and install what follows from that; then they hold it until somebody is
 lost or wants to come.  What programs do is no part of it: a thread of each member agrees.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hocket.errors import Error
-from hocket.training.server.views import HEAD, WHOLE, Says
+from hocket.training.server.views import HEAD, WHOLE, MemberInfo
 from support import crew_simulator as crew
 from support.crew_simulator import LIMIT, NEWCOMERS, Call, Generation, Person
 from support.lines import Broken
@@ -38,7 +38,7 @@ class World(crew.World):
         if new:
             who.until, who.asked = self.now + who.loads, self.now + who.loads
         if who.machine is None:
-            who.machine = self.code.Machine(str(who.uid), True, of.number)
+            who.machine = self.code.ViewMachine(str(who.uid), True, of.number)
 
     def choices(self) -> list[tuple[Any, ...]]:
         while True:
@@ -77,7 +77,7 @@ class World(crew.World):
         self._do(who, who.machine.begin() if begins else who.machine.take(self.code.Changed()))
 
     def _act(self, who: Person, event: Any) -> None:
-        if isinstance(event, self.code.Lost) and not event.missing:
+        if isinstance(event, self.code.Fails) and not event.missing:
             event = event._replace(over=self.now - who.asked > START)
         self._do(who, who.machine.take(event))
 
@@ -115,7 +115,7 @@ class World(crew.World):
         has, first = {str(shard): what for shard, what in (who.x if who.position else ())}, who.generation.number == 0
         tables, shards = str(who.made["every"]), who.position or (len(self.newest.members) if first else 0)
         settings = ["bsp", 1] if shards else ["async", 0]
-        return list(Says(who.uid, True, f"at {who.uid}", has, shards, tables, settings, who.machine.has_view))
+        return list(MemberInfo(who.uid, True, f"at {who.uid}", has, shards, tables, settings, who.machine.has_view))
 
     def _done(self, who: Person, call: Call) -> Any:
         of = who.generation

@@ -6,7 +6,7 @@ import pytest
 
 from hocket.algorithms import topology
 from hocket.tools.advise import command
-from hocket.tools.advise.costs import Costs, Model, Plan, along
+from hocket.tools.advise.costs import Costs, MeshPlan, Model, along
 
 HOSTS = "hosts:2x4,inside=1us/10GB,link=20us/1GB,overhead=0us"
 MODEL = Model(parameters=8e6, layers=8, hidden=64, sequence=16, batch=32, itemsize=4, state=8)
@@ -65,7 +65,7 @@ def test_no_mesh_has_room(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "of 13 meshes need more than 0.001 GB; least:" in out
     least = min(costs().plans(), key=lambda plan: plan.memory)
-    assert out.splitlines()[-1] == command.line(Plan(*least))
+    assert out.splitlines()[-1] == command.line(MeshPlan(*least))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import hocket
 from hocket.collectives.base.config import VARIABLES
 from hocket.tools import cli
-from hocket.tools.doctor import machine as doctor
+from hocket.tools.doctor import local as doctor
 from hocket.transports import registry
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hocket.collectives.recording.processes import Process
+from hocket.collectives.recording.processes import ProcessRecord
 from hocket.collectives.recording.records import Facts, Recorded
 from hocket.collectives.recording.standing import Standing, circles, printable
 from hocket.tools import top
@@ -183,9 +183,9 @@ def test_where_such_memory_is_refused_the_rank_goes_on_and_is_counted_among_the_
     assert f"{pid}" in top.as_text(alone).partition("cannot be seen")[2]
 
 
-def row(**changes: Any) -> top.Rank:
+def row(**changes: Any) -> top.RankRow:
     standing = Standing("a\x1b[2Jb", "collectives", True, 7, "all\nreduce", "x.py:3", 4.0, (1, 2), True, False)
-    made = top.Rank(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, "")
+    made = top.RankRow(0, 12, "sleeping", [standing], {"step": 3}, 10.0, 2e6, "")
     return made._replace(**changes)
 
 
@@ -198,8 +198,8 @@ def test_names_of_others_do_nothing_to_a_terminal() -> None:
 
 
 def test_a_newcomer_is_shown_behind_the_dead_rank_whose_place_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(pid: int | None, state: str) -> Process:
-        return Process(pid, state, [Recorded(Facts(1, 2, "job", pid or 8, "host", "boot", 0, 0, 0), {})])
+    def found(pid: int | None, state: str) -> ProcessRecord:
+        return ProcessRecord(pid, state, [Recorded(Facts(1, 2, "job", pid or 8, "host", "boot", 0, 0, 0), {})])
 
     monkeypatch.setattr(top, "recorders", lambda among: [found(9, "running"), found(None, "dead")])
     monkeypatch.setattr(top, "without_one", lambda found: [])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hocket.algorithms import Topology, topology
 from hocket.algorithms.prediction.topology import PREFIX
 from hocket.errors import ArgumentError, Error
-from hocket.tools.advise.costs import ASSUMED, Costs, Model, Plan
+from hocket.tools.advise.costs import ASSUMED, Costs, MeshPlan, Model
 
 COLUMNS = (
     ("data", "", 6), ("pipe", "", 6), ("tensor", "", 8), ("micro", "", 7), ("shards", "(stage)", 9),
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return report(plans, room, options.show)
 
 
-def report(plans: Sequence[Plan], room: float, show: int) -> int:
+def report(plans: Sequence[MeshPlan], room: float, show: int) -> int:
     """The table; what has room comes first."""
     fit = [plan for plan in plans if plan.memory <= room]
     for heads in zip(*(column[:2] for column in COLUMNS), strict=True):
@@ -78,7 +78,7 @@ def report(plans: Sequence[Plan], room: float, show: int) -> int:
     return 0 if fit else 1
 
 
-def line(plan: Plan) -> str:
+def line(plan: MeshPlan) -> str:
     times = (1e3 * each for each in (plan.compute, plan.bubble, plan.inside, plan.exchange, plan.step))
     cells = [*map(str, plan[:5]), f"{plan.memory / 1e9:.2f}", f"{plan.sent / 1e6:.1f}", *(f"{t:.1f}" for t in times)]
     return "".join(f"{cell:>{width}}" for cell, (_, _, width) in zip(cells, COLUMNS, strict=True))

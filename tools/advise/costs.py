@@ -42,7 +42,7 @@ class Model:
     """Bytes of the optimizer's state for each parameter: Adam's, and weights in float32."""
 
 
-class Plan(NamedTuple):
+class MeshPlan(NamedTuple):
     """A mesh and what a step costs on it."""
 
     data: int
@@ -78,7 +78,7 @@ class Costs:
         self.model, self.there, self.size, self.speed = model, there, size, speed
         self.call = lru_cache(maxsize=None)(self._call)
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[MeshPlan]:
         """All meshes with their best number of micro-batches, the fastest first."""
         found = []
         for data, pipe, tensor in self._meshes():
@@ -95,7 +95,7 @@ class Costs:
                 if model.batch % data == 0:
                     yield data, pipe, tensor
 
-    def plan(self, data: int, pipe: int, tensor: int, micro: int, stage: int = 1) -> Plan:
+    def plan(self, data: int, pipe: int, tensor: int, micro: int, stage: int = 1) -> MeshPlan:
         """The cost of a step with so many ranks on each axis."""
         model = self.model
         part = model.parameters / pipe / tensor
@@ -115,7 +115,7 @@ class Costs:
             (2 * weights + part * model.state) / data + 2 * weights / layers)  # fmt: skip
         kept = layers * tokens * model.hidden * model.itemsize / 2 * (10 + 24 / tensor) * min(pipe, micro)
         sent = scattered[1] + times * gathered[1] + micro * (told + 2 * activation * (pipe > 1))
-        return Plan(
+        return MeshPlan(
             data, pipe, tensor, micro, stage, held + kept, sent, micro * one, fill, micro * summed,
             scattered[0] + times * gathered[0],
         )  # fmt: skip

@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not options.job:
             if options.plot:
                 raise ArgumentError("--plot goes with --job")
-            from hocket.tools.doctor import machine
+            from hocket.tools.doctor import local
 
-            return machine.examine()
+            return local.examine()
         check(options)
         from hocket.tools.doctor import job
 

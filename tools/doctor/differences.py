@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from hocket.tools.doctor.machine import FEW_FILES
+from hocket.tools.doctor.local import FEW_FILES
 from hocket.tools.doctor.report import Report
 from hocket.tools.doctor.units import listed, ranks
 

@@ -13,12 +13,12 @@ import hocket
 from hocket.collectives.base.config import Config
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.collectives.job.place import Place, detect
-from hocket.collectives.members.ways import ways
+from hocket.collectives.members.reach import ways
 from hocket.errors import ArgumentError, Error, TimeoutError
-from hocket.tools.doctor import clocks, links, words
+from hocket.tools.doctor import clocks, links, sentences
 from hocket.tools.doctor.facts import collect
+from hocket.tools.doctor.pairing import Pair, packed, rounds
 from hocket.tools.doctor.report import Group, Report
-from hocket.tools.doctor.rounds import Pair, packed, rounds
 from hocket.tools.doctor.suspicion import Suspicion, suspicions
 from hocket.tools.doctor.units import ranks
 
@@ -140,7 +140,7 @@ def _measure(comm: Communicator, report: Report, every: list[list[Pair]], second
 
 
 def _print(report: Report, suspected: list[Suspicion], cost: str) -> None:
-    print(textwrap.fill(words.paragraph(report, suspected), WIDTH, break_on_hyphens=False), end="\n\n")
-    for line in words.details(report, suspected):
+    print(textwrap.fill(sentences.paragraph(report, suspected), WIDTH, break_on_hyphens=False), end="\n\n")
+    for line in sentences.details(report, suspected):
         print(line)
     print(f"measured in {cost}", flush=True)

@@ -11,7 +11,7 @@ from hocket.collectives.job.cores import crowded
 from hocket.tools.doctor.clocks import Offset
 from hocket.tools.doctor.facts import Facts
 from hocket.tools.doctor.links import Speed
-from hocket.tools.doctor.rounds import Pair
+from hocket.tools.doctor.pairing import Pair
 
 Group = tuple[str, str, tuple[tuple[str, str], ...], tuple[int, ...]]
 """A transport, what it says of itself, why each other one is not used, and the ranks that are reached so."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
+from hocket.tools.doctor.pairing import Pair
 from hocket.tools.doctor.report import Report
-from hocket.tools.doctor.rounds import Pair
 from hocket.tools.doctor.units import amount, times
 
 TOO_SLOW, UNSTEADY = 2.0, 5.0
@@ -33,7 +33,7 @@ class Suspicion(NamedTuple):
     """The links that are measured once more before this is said."""
 
 
-class Cost(NamedTuple):
+class PairCost(NamedTuple):
     """The cost of one direction: from one rank to another."""
 
     source: int
@@ -72,18 +72,18 @@ def _limit(report: Report) -> float:
     return UNSTEADY if report.crowded else TOO_SLOW
 
 
-def _costs(report: Report, pairs: list[Pair]) -> tuple[list[Cost], list[Cost]]:
+def _costs(report: Report, pairs: list[Pair]) -> tuple[list[PairCost], list[PairCost]]:
     """Latencies (each once in each direction) and seconds a byte."""
     latency, rate = [], []
     for a, b in pairs:
         link = report.links[a, b]
-        latency += [Cost(a, b, link.latency), Cost(b, a, link.latency)]
-        rate += [Cost(a, b, 1 / link.out), Cost(b, a, 1 / link.back)]
+        latency += [PairCost(a, b, link.latency), PairCost(b, a, link.latency)]
+        rate += [PairCost(a, b, 1 / link.out), PairCost(b, a, 1 / link.back)]
     return latency, rate
 
 
 def _hosts(
-    report: Report, inside: bool, latency: list[Cost], rate: list[Cost], explained: set[tuple[str, int, int]]
+    report: Report, inside: bool, latency: list[PairCost], rate: list[PairCost], explained: set[tuple[str, int, int]]
 ) -> Iterator[Suspicion]:
     """Hosts all of whose links are slower than those that do not touch them."""
     grouped = {"answers": _by_hosts(report, latency), "sends": _by_hosts(report, rate)}
@@ -107,7 +107,7 @@ def _hosts(
             yield Suspicion(f"{text} ({_both(aspect, found, usual)})", frozenset(c.pair for c in slow))
 
 
-def _directions(report: Report, rate: list[Cost], explained: set[tuple[str, int, int]]) -> Iterator[Suspicion]:
+def _directions(report: Report, rate: list[PairCost], explained: set[tuple[str, int, int]]) -> Iterator[Suspicion]:
     """Two hosts between which one direction is slower than the other."""
     grouped = _by_hosts(report, rate)
     for (a, b), there in grouped.items():
@@ -123,7 +123,7 @@ def _directions(report: Report, rate: list[Cost], explained: set[tuple[str, int,
 
 
 def _links(
-    report: Report, inside: bool, aspect: str, costs: list[Cost], explained: set[tuple[str, int, int]]
+    report: Report, inside: bool, aspect: str, costs: list[PairCost], explained: set[tuple[str, int, int]]
 ) -> Iterator[Suspicion]:
     """Two hosts, else two ranks, between which it takes longer than usual."""
     pairs = {c.pair for c in costs}
@@ -136,7 +136,7 @@ def _links(
         host = report.host_of
         slow = [c for c in slow if (host[c.source], c.source) < (host[c.dest], c.dest)]
     every = _by_hosts(report, costs)
-    told: set[Cost] = set()
+    told: set[PairCost] = set()
     for (a, b), some in {} if inside else _by_hosts(report, slow).items():
         if len(some) == len(every[a, b]):
             told |= {*some}
@@ -151,8 +151,8 @@ def _links(
         yield Suspicion(text, frozenset([c.pair]))
 
 
-def _by_hosts(report: Report, costs: list[Cost]) -> dict[tuple[int, int], list[Cost]]:
-    found: dict[tuple[int, int], list[Cost]] = {}
+def _by_hosts(report: Report, costs: list[PairCost]) -> dict[tuple[int, int], list[PairCost]]:
+    found: dict[tuple[int, int], list[PairCost]] = {}
     for c in costs:
         found.setdefault((report.host_of[c.source], report.host_of[c.dest]), []).append(c)
     return found

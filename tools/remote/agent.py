@@ -26,7 +26,7 @@ from hocket.errors import Error
 from hocket.system.machine import free_port, local_end, loopback
 from hocket.tools.here import LocalRanks
 from hocket.tools.rank import Rank, environment
-from hocket.tools.remote.frames import LOST, MAGIC, PULSE, Frames, Kind, packed
+from hocket.tools.remote.frames import LOST, MAGIC, PULSE, FrameKind, Frames, packed
 from hocket.tools.remote.sentry import Sentry
 from hocket.tools.run_folder import place
 
@@ -42,7 +42,7 @@ class LauncherGone(Exception):
     """The launcher, or the way to it."""
 
 
-class Wire:
+class LauncherWire:
     """The frames of the launcher.  Nothing here waits for it, but `wait`."""
 
     def __init__(self, source: int, sink: int) -> None:
@@ -50,18 +50,18 @@ class Wire:
         for end in (source, sink):
             os.set_blocking(end, False)
         self._frames, self._out = Frames(), bytearray()
-        self._early: list[tuple[Kind, int, bytes]] = []  # what came with a frame that was waited for
+        self._early: list[tuple[FrameKind, int, bytes]] = []  # what came with a frame that was waited for
         self.heard, self._looked, self._said = (time.monotonic(),) * 3
         self.lost = LOST
         self._paused = False
 
-    def send(self, kind: Kind, rank: int = 0, body: Any = b"") -> None:
+    def send(self, kind: FrameKind, rank: int = 0, body: Any = b"") -> None:
         self._out += packed(kind, rank, body)
         self.flush()
 
     def greet(self, body: Any) -> None:
         self._out += MAGIC
-        self.send(Kind.HELLO, 0, body)
+        self.send(FrameKind.HELLO, 0, body)
 
     def flush(self) -> None:
         """Send what can be sent now.  LauncherGone: nobody reads it."""
@@ -78,7 +78,7 @@ class Wire:
         """Bytes that wait."""
         return len(self._out)
 
-    def read(self) -> list[tuple[Kind, int, bytes]]:
+    def read(self) -> list[tuple[FrameKind, int, bytes]]:
         """The frames that are here.  LauncherGone: there will be no more."""
         found, self._early = self._early, []
         try:
@@ -89,7 +89,7 @@ class Wire:
                 self.heard = time.monotonic()
                 found += list(self._frames.feed(data))
                 if found:
-                    self._paused = found[-1][0] == Kind.PAUSE
+                    self._paused = found[-1][0] == FrameKind.PAUSE
         except BlockingIOError:
             return found
         except (OSError, ValueError) as why:
@@ -105,17 +105,17 @@ class Wire:
             raise LauncherGone("the launcher is silent")
         if now - self._said >= PULSE and not self._out:
             self._said = now
-            self.send(Kind.PULSE)
+            self.send(FrameKind.PULSE)
         self.flush()
 
-    def wait(self, kind: Kind) -> bytes:
+    def wait(self, kind: FrameKind) -> bytes:
         """The body of the next frame of this kind."""
         while True:
             if not self._early:
                 select.select([self.source], [], [], PULSE / 4)
             frames = self.read()
             for i, (each, _, body) in enumerate(frames, 1):
-                if each == Kind.FINISH:
+                if each == FrameKind.FINISH:
                     raise LauncherGone("the job has ended")
                 if each == kind:
                     self._early = frames[i:]
@@ -126,7 +126,7 @@ class Wire:
 class Agent:
     """The ranks of this host."""
 
-    def __init__(self, wire: Wire, sentry: Sentry, told: dict[str, Any], directory: str) -> None:
+    def __init__(self, wire: LauncherWire, sentry: Sentry, told: dict[str, Any], directory: str) -> None:
         self.wire, self.sentry, self.told = wire, sentry, told
         self.here = LocalRanks(told["command"], len(told["ranks"]), directory, bind=told["bind"])
         self.ranks: list[Rank] = []
@@ -145,10 +145,10 @@ class Agent:
             os.close(reads)
             os.set_blocking(self.feed, False)
         with self.here.fork_server(told["fork"], self._gone) as ready:
-            asked = json.loads(self.wire.wait(Kind.ASK if told["ranks"][0] == 0 else Kind.START))
+            asked = json.loads(self.wire.wait(FrameKind.ASK if told["ranks"][0] == 0 else FrameKind.START))
             if told["ranks"][0] == 0:
-                self.wire.send(Kind.WHERE, 0, _where(asked))
-                asked = json.loads(self.wire.wait(Kind.START))
+                self.wire.send(FrameKind.WHERE, 0, _where(asked))
+                asked = json.loads(self.wire.wait(FrameKind.START))
             server = ready()
             for i, number in enumerate(told["ranks"]):
                 env = environment(number, told["size"], asked["meeting"], asked["secret"], tuple(asked["master"]),
@@ -162,8 +162,8 @@ class Agent:
                             127 if isinstance(why, FileNotFoundError) else 126)  # fmt: skip
                 self.sentry.watch(rank.process.pid)
                 self.ranks.append(rank)
-                self.wire.send(Kind.STARTED, number, rank.process.pid)
-                for kind, pipe in ((Kind.OUTPUT, rank.process.stdout), (Kind.ERRORS, rank.process.stderr)):
+                self.wire.send(FrameKind.STARTED, number, rank.process.pid)
+                for kind, pipe in ((FrameKind.OUTPUT, rank.process.stdout), (FrameKind.ERRORS, rank.process.stderr)):
                     assert pipe is not None
                     self.selector.register(pipe, selectors.EVENT_READ, (kind, number))
                 self.wire.breathe()
@@ -197,7 +197,7 @@ class Agent:
                 if rank.ended():
                     self.sentry.forget(rank.process.pid)
                     said = rank.said()
-                    self.wire.send(Kind.ENDED, rank.number, [rank.code, said and list(said)])
+                    self.wire.send(FrameKind.ENDED, rank.number, [rank.code, said and list(said)])
             self._look()
             self.wire.breathe()
 
@@ -216,16 +216,16 @@ class Agent:
             else:
                 self.selector.unregister(key.fd)
 
-    def _hear(self, kind: Kind, number: int, body: bytes) -> None:
-        if kind == Kind.SIGNAL:
+    def _hear(self, kind: FrameKind, number: int, body: bytes) -> None:
+        if kind == FrameKind.SIGNAL:
             for rank in self.ranks:
                 if rank.number == number:
                     rank.signal(json.loads(body))
-        elif kind == Kind.LOOK:
+        elif kind == FrameKind.LOOK:
             self.shown = self.shown or {}
-        elif kind == Kind.FINISH:
+        elif kind == FrameKind.FINISH:
             self.finish_by = self.finish_by or time.monotonic() + DRAIN
-        elif kind == Kind.INPUT and self.feed >= 0:
+        elif kind == FrameKind.INPUT and self.feed >= 0:
             self.input += body
             self.fed = self.fed or not body
 
@@ -239,7 +239,7 @@ class Agent:
             except OSError:  # it reads no more
                 taken = len(self.input)
             del self.input[:taken]
-            self.wire.send(Kind.READ, 0, taken)
+            self.wire.send(FrameKind.READ, 0, taken)
         if self.fed and not self.input and self.feed >= 0:
             os.close(self.feed)
             self.feed = -1
@@ -251,7 +251,7 @@ class Agent:
             seen = rank.meets(), rank.code is None and rank.ending()
             if self.shown.get(rank.number, (False, False)) != seen:
                 self.shown[rank.number] = seen
-                self.wire.send(Kind.SEEN, rank.number, seen)
+                self.wire.send(FrameKind.SEEN, rank.number, seen)
 
     def end(self) -> None:
         """Whatever happened: no rank of this host goes on."""
@@ -282,15 +282,15 @@ def _addresses() -> list[str]:
     return [each for each in found if each and not each.startswith("127.") and each != "::1"]
 
 
-def _refuse(wire: Wire, why: str, code: int = 1) -> NoReturn:
-    wire.send(Kind.REFUSED, 0, [why, code])
-    wire.wait(Kind.FINISH)
+def _refuse(wire: LauncherWire, why: str, code: int = 1) -> NoReturn:
+    wire.send(FrameKind.REFUSED, 0, [why, code])
+    wire.wait(FrameKind.FINISH)
     raise LauncherGone(why)
 
 
 def main() -> int:
     """0: the launcher has heard all; 1: it has gone."""
-    wire = Wire(os.dup(0), os.dup(1))
+    wire = LauncherWire(os.dup(0), os.dup(1))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what anybody prints here must not be taken for a frame
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends is noticed, and the ranks ended first
@@ -298,7 +298,7 @@ def main() -> int:
     sentry = Sentry()
     try:
         wire.greet({"version": __version__, "addresses": _addresses()})
-        told = json.loads(wire.wait(Kind.BEGIN))
+        told = json.loads(wire.wait(FrameKind.BEGIN))
         wire.lost = told["lost"]
         try:
             os.chdir(told["directory"])

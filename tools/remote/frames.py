@@ -24,7 +24,7 @@ LOST = 7.0
 """Seconds of silence after which the other end is taken for dead: nothing is left 10 s after a network has died."""
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """L: said by the launcher; A: said by the agent."""
 
     PULSE = 0  # both
@@ -46,7 +46,7 @@ class Kind(enum.IntEnum):
     PAUSE = 17  # L: no sign of life will come until the next frame does (Ctrl-Z)
 
 
-def packed(kind: Kind, rank: int = 0, body: bytes | Any = b"") -> bytes:
+def packed(kind: FrameKind, rank: int = 0, body: bytes | Any = b"") -> bytes:
     """A frame.  What is no bytes becomes JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return HEAD.pack(len(data), kind, rank) + data
@@ -61,7 +61,7 @@ class Frames:
         self.noise = b""
         """The end of what came before MAGIC."""
 
-    def feed(self, data: bytes) -> Iterator[tuple[Kind, int, bytes]]:
+    def feed(self, data: bytes) -> Iterator[tuple[FrameKind, int, bytes]]:
         """ValueError: these are no frames."""
         self._held += data
         if self._skip:
@@ -79,4 +79,4 @@ class Frames:
                 return
             body = bytes(self._held[HEAD.size : HEAD.size + length])
             del self._held[: HEAD.size + length]
-            yield Kind(kind), rank, body
+            yield FrameKind(kind), rank, body

@@ -6,7 +6,7 @@ import os
 from selectors import EVENT_READ, DefaultSelector
 from typing import TYPE_CHECKING
 
-from hocket.tools.remote.frames import Kind
+from hocket.tools.remote.frames import FrameKind
 
 if TYPE_CHECKING:
     from hocket.tools.remote.machines import HostAgent
@@ -26,13 +26,13 @@ class Input:
 
     def feed(self, data: bytes, now: float) -> None:
         self._ahead += len(data)
-        self._machine.send(Kind.INPUT, 0, data)
+        self._machine.send(FrameKind.INPUT, 0, data)
         if self._ahead >= WINDOW and not self._file:
             self._selector.unregister(0)
 
     def finish(self) -> None:
         self._open = False
-        self._machine.send(Kind.INPUT)
+        self._machine.send(FrameKind.INPUT)
 
     def taken(self, nbytes: int) -> None:
         """Rank 0 has so many bytes more."""

@@ -18,10 +18,10 @@ from hocket.collectives.job.last_words import Words
 from hocket.system.parent import die_with
 from hocket.tools.output import Source
 from hocket.tools.remote import refusals
-from hocket.tools.remote.frames import LOST, PULSE, Frames, Kind, packed
+from hocket.tools.remote.frames import LOST, PULSE, FrameKind, Frames, packed
 from hocket.tools.remote.hosts import SECRETS, Host
 from hocket.tools.remote.input import Input
-from hocket.tools.remote.writer import Writer
+from hocket.tools.remote.writer import FrameWriter
 
 HELLO = 60.0  # seconds in which an agent must have said that it is there
 END = 3.0  # seconds in which an agent ends after its ranks
@@ -102,15 +102,15 @@ class HostAgent:
     def addresses(self) -> list[str]:
         return [self.host.address] if self.host.address else [*(self.hello or {}).get("addresses", ())]
 
-    def send(self, kind: Kind, rank: int = 0, body: Any = b"", last: bool = False) -> None:
+    def send(self, kind: FrameKind, rank: int = 0, body: Any = b"", last: bool = False) -> None:
         self._all.writer.send(self._box, packed(kind, rank, body), last)
 
     def signal(self, rank: RemoteRank, number: int) -> None:
         if self.started:
-            self.send(Kind.SIGNAL, rank.number, number)
+            self.send(FrameKind.SIGNAL, rank.number, number)
         else:  # and will not be
             rank.end = -number
-            self.send(Kind.FINISH)
+            self.send(FrameKind.FINISH)
 
     def feed(self, data: bytes, now: float) -> None:
         """Bytes from the agent."""
@@ -131,30 +131,30 @@ class HostAgent:
             self._all.lose(self, refusals.ended(self.host, self.process.returncode, self.complaints, self.hello,
                                                 self._frames.noise))  # fmt: skip
 
-    def _hear(self, kind: Kind, number: int, body: bytes, now: float) -> None:
-        if kind in (Kind.OUTPUT, Kind.ERRORS):
-            self._rank(number).sources[kind - Kind.OUTPUT].feed(body, now)
+    def _hear(self, kind: FrameKind, number: int, body: bytes, now: float) -> None:
+        if kind in (FrameKind.OUTPUT, FrameKind.ERRORS):
+            self._rank(number).sources[kind - FrameKind.OUTPUT].feed(body, now)
             return
         said: Any = json.loads(body) if body else None
-        if kind == Kind.HELLO:
+        if kind == FrameKind.HELLO:
             self.hello = said
             if said["version"] != __version__:
                 self._all.lose(self, f"hocket {said['version']} is there, and {__version__} here: install the same one")
             else:
                 self._all.greeted()
-        elif kind == Kind.WHERE:
+        elif kind == FrameKind.WHERE:
             self._all.start(said["host"], said["ports"])
-        elif kind == Kind.STARTED:
+        elif kind == FrameKind.STARTED:
             self._rank(number).pid = said
-        elif kind == Kind.ENDED:
+        elif kind == FrameKind.ENDED:
             code, words = said
             rank = self._rank(number)
             rank.words, rank.end = Words(*words) if words else None, code
-        elif kind == Kind.READ and self._all.input is not None:
+        elif kind == FrameKind.READ and self._all.input is not None:
             self._all.input.taken(said)
-        elif kind == Kind.SEEN:
+        elif kind == FrameKind.SEEN:
             self._rank(number).seen = said[0], said[1]
-        elif kind == Kind.REFUSED:
+        elif kind == FrameKind.REFUSED:
             self._all.lose(self, said[0], said[1])
 
     def _rank(self, number: int) -> RemoteRank:
@@ -165,7 +165,7 @@ class Machines:
     """All hosts of a job."""
 
     def __init__(self, hosts: Sequence[Host], job: Job) -> None:
-        self._job, self.writer = job, Writer()
+        self._job, self.writer = job, FrameWriter()
         self._asked = self._looks = self._stops = False
         self.input: Input | None = None
         self._ticked = time.monotonic()
@@ -186,7 +186,7 @@ class Machines:
             self._job.selector.register(machine.process.stdout, EVENT_READ, machine)
             machine.complaints.hear(machine.process.stderr)
             self._job.selector.register(machine.process.stderr, EVENT_READ, machine.complaints)
-            machine.send(Kind.BEGIN, 0, {**begins(host), "lost": LOST})
+            machine.send(FrameKind.BEGIN, 0, {**begins(host), "lost": LOST})
         self.writer.start()
         if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
             signal.signal(signal.SIGTSTP, self._stop)
@@ -196,7 +196,7 @@ class Machines:
         if not self._asked and all(machine.hello for machine in self.machines):
             self._asked = True
             others = [address for each in self.machines[1:] for address in each.addresses]
-            self.machines[0].send(Kind.ASK, 0, others)
+            self.machines[0].send(FrameKind.ASK, 0, others)
 
     def start(self, host: str, ports: list[int]) -> None:
         """All ranks start, and meet at this address."""
@@ -206,7 +206,7 @@ class Machines:
         for machine in self.machines:
             if all(rank.end is None for rank in machine.ranks):
                 machine.started = True
-                machine.send(Kind.START, 0, where)
+                machine.send(FrameKind.START, 0, where)
         self.input = Input(self.machines[0], self._job.selector)
 
     def lose(self, machine: HostAgent, why: str, code: int = 1) -> None:
@@ -214,14 +214,14 @@ class Machines:
         self._job.fail(f"host {machine.host.shows or machine.host.name}: {why}", code)
         for rank in machine.ranks:
             rank.end = -signal.SIGKILL if rank.end is None else rank.end
-        machine.send(Kind.FINISH)
+        machine.send(FrameKind.FINISH)
 
     def look(self) -> None:
         """Agents tell from now on which ranks meet, or are ending."""
         if not self._looks:
             self._looks = True
             for machine in self.machines:
-                machine.send(Kind.LOOK)
+                machine.send(FrameKind.LOOK)
 
     def tick(self, now: float) -> None:
         """Each second at least: who is silent?"""
@@ -251,7 +251,7 @@ class Machines:
     def finish(self) -> None:
         """All ranks have ended: agents send what is left of their output, and end."""
         for machine in self.machines:
-            machine.send(Kind.FINISH)
+            machine.send(FrameKind.FINISH)
 
     @property
     def talking(self) -> bool:
@@ -264,7 +264,7 @@ class Machines:
         if signal.getsignal(signal.SIGTSTP) == self._stop:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         for machine in self.machines:
-            machine.send(Kind.FINISH, last=True)
+            machine.send(FrameKind.FINISH, last=True)
         end = time.monotonic() + END
         for machine in self.machines:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import IO
 
-from hocket.tools.remote.frames import PULSE, Kind, packed
+from hocket.tools.remote.frames import PULSE, FrameKind, packed
 
 
 class Outbox:
@@ -23,7 +23,7 @@ class Outbox:
         os.set_blocking(sink.fileno(), False)
 
 
-class Writer:
+class FrameWriter:
     """One thread for all agents; it ends with `close`."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Writer:
         self.paused = True
         with self._lock:
             for box in self._boxes:
-                box.data += packed(Kind.PAUSE)
+                box.data += packed(FrameKind.PAUSE)
         self._alarm()
         end = time.monotonic() + PULSE / 2
         while any(box.data and box.open for box in self._boxes) and time.monotonic() < end:
@@ -76,7 +76,7 @@ class Writer:
             os.write(self._wakes, b"!")
 
     def _run(self) -> None:
-        pulse, said = packed(Kind.PULSE), 0.0
+        pulse, said = packed(FrameKind.PULSE), 0.0
         while not self._closed:
             now = time.monotonic()
             with self._lock:

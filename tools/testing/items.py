@@ -24,22 +24,22 @@ LIMIT = pytest.StashKey[float]()
 USUAL = 60.0
 """Seconds, where nothing is said."""
 _session: pytest.Session
-_here: _Here | None = None
+_reporter: _RankReporter | None = None
 
 
-class Asked(NamedTuple):
+class RanksMark(NamedTuple):
     """A mark's wishes: `ranks(size, timeout=)`, in seconds."""
 
     size: int
     timeout: float | None = None
 
 
-def asked(item: pytest.Item) -> Asked:
+def asked(item: pytest.Item) -> RanksMark:
     """Raises UsageError."""
     mark = item.get_closest_marker(MARK)
     assert mark is not None
     try:
-        found = Asked(*mark.args, **mark.kwargs)
+        found = RanksMark(*mark.args, **mark.kwargs)
     except TypeError as why:
         raise pytest.UsageError(f"{item.nodeid}: ranks(size, timeout=60): {why}") from None
     if not isinstance(found.size, int) or found.size < 1:
@@ -69,8 +69,8 @@ def prepare(session: pytest.Session, marked: Iterable[pytest.Item]) -> None:
 
 def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     """The protocol of one test: in pytest's process, and in each rank."""
-    if _here is not None:
-        _here.reports += runtestprotocol(item, nextitem=nextitem, log=False)
+    if _reporter is not None:
+        _reporter.reports += runtestprotocol(item, nextitem=nextitem, log=False)
         return True
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in [*_on_ranks(item), *_left_here(item, nextitem)]:
@@ -129,14 +129,14 @@ class Ran(NamedTuple):
 
 
 def is_rank() -> bool:
-    return _here is not None
+    return _reporter is not None
 
 
 def on_rank(comm: Communicator, index: int, following: int | None) -> Ran:
     """Run that test here; `following` is the next one that these ranks run."""
-    global _here
-    here = _here = _here or _Here(comm)
-    here.reports, here.warnings = [], []
+    global _reporter
+    reporter = _reporter = _reporter or _RankReporter(comm)
+    reporter.reports, reporter.warnings = [], []
     item, hook = _session.items[index], _session.config.hook
     nextitem = None if following is None else _session.items[following]
     _session._setupstate.teardown_exact(item)  # another test was thought to be the next one
@@ -145,10 +145,11 @@ def on_rank(comm: Communicator, index: int, following: int | None) -> Ran:
     except pytest.exit.Exception as stop:
         return Ran([], [], str(stop))
     config = _session.config
-    return Ran([hook.pytest_report_to_serializable(config=config, report=each) for each in here.reports], here.warnings)
+    reports = [hook.pytest_report_to_serializable(config=config, report=each) for each in reporter.reports]
+    return Ran(reports, reporter.warnings)
 
 
-class _Here:
+class _RankReporter:
     """Changes the pytest that a rank is a copy of: it tells its pool alone."""
 
     def __init__(self, comm: Communicator) -> None:

@@ -26,7 +26,7 @@ def send(comm: Communicator, values: list[Any], dests: list[int]) -> None:
             comm.send(rest, dest)
 
 
-class Receiver:
+class ListReceiver:
     """Receives them, one after the other."""
 
     def __init__(self, comm: Communicator) -> None:

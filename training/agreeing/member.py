@@ -205,7 +205,7 @@ class Submitter:
             self.flush()
 
     def _follow(self) -> None:
-        receiver = lists.Receiver(self._down) if self._down is not None and self.rank else None
+        receiver = lists.ListReceiver(self._down) if self._down is not None and self.rank else None
         while not self._over.is_set():
             if receiver is None:
                 self._wake.get()

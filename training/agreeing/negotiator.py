@@ -84,7 +84,7 @@ class Negotiator:
     def _hear(self) -> None:
         """The thread: sleeps until a rank has something to say."""
         assert self._up is not None
-        receiver, remaining = lists.Receiver(self._up), len(self._others)
+        receiver, remaining = lists.ListReceiver(self._up), len(self._others)
         try:
             while remaining:
                 rank, items = receiver.next(None)

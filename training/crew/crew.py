@@ -34,8 +34,8 @@ from hocket.arguments import seconds, whole
 from hocket.errors import ArgumentError, MismatchError, PeerLostError, TimeoutError
 from hocket.training.crew import blocks
 from hocket.training.crew import machine as of
-from hocket.training.crew.loading import Server, load
-from hocket.training.crew.machine import BOUNDARY, PRESENT, Change, Machine
+from hocket.training.crew.loading import Donor, load
+from hocket.training.crew.machine import BOUNDARY, PRESENT, Change, MemberMachine
 from hocket.training.crew.quorum import Grace
 from hocket.training.flat import Array, digest
 from hocket.training.outer.members import Replica
@@ -70,7 +70,7 @@ class Crew:
             raise ArgumentError(f'grace={grace!r} must be seconds, or "adaptive"')
         self.comm = comm
         new = bool(comm.generation) and comm.previous_ranks[comm.rank] is None
-        self._machine = Machine(comm.rank, comm.size, comm.generation, new)
+        self._machine = MemberMachine(comm.rank, comm.size, comm.generation, new)
         self._least, self._timeout = whole(least, "least"), seconds(timeout, "timeout")
         self._grace = Grace(grace if isinstance(grace, str) else seconds(grace, "grace"))
         self._on_change, self._replicated = on_change, replicated
@@ -85,7 +85,7 @@ class Crew:
         """The rest of their states, of the donor and who is behind."""
         self._digests: Array | None = None
         """Digests of the blocks of a state that has not changed since."""
-        self._server = None if serve is None else Server(comm, serve)
+        self._server = None if serve is None else Donor(comm, serve)
 
     @classmethod
     def join(
@@ -183,14 +183,14 @@ class Crew:
             *first, last = self._machine.take(event)
             for each in first:
                 CARRY[type(each)](self, each)
-            if isinstance(last, of.Over):
+            if isinstance(last, of.Return):
                 return last.result
             if isinstance(last, of.Raise):
                 raise last.error
             try:
                 event = CARRY[type(last)](self, last)
             except (PeerLostError, TimeoutError) as error:
-                event = of.Lost(error, getattr(error, "missing", ()), getattr(error, "called", ()))
+                event = of.Fails(error, getattr(error, "missing", ()), getattr(error, "called", ()))
 
     def _come(self, come: of.Come) -> of.Came:
         began, grace, timeout = time.monotonic(), self._grace.seconds, self._timeout

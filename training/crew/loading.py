@@ -29,7 +29,7 @@ NOTICE = 10.0
 """Seconds, at most, until a member has said whether it sends its state."""
 
 
-class Server:
+class Donor:
     """Sends `state` to each that asks, in a thread of its own, until it is closed."""
 
     def __init__(self, comm: Communicator, state: Replica) -> None:

@@ -2,12 +2,12 @@
 
     state   waits for                        what comes, and what follows
     WORKS   its program                      Comes: Come.  Breaks: Meet
-    COMES   more than half, and the grace    Came: Come, Meet (newcomers wait), Fit, or an end.  Lost: Meet
-    MEETS   all that live                    Met: Fit, or go on.  Lost: Meet without the silent, or an end
-    FITS    the donor, and who is behind     Fitted: Move, or go on, or an end.  Lost: Meet
-    MOVES   the same                         Moved: go on.  Lost: Meet
+    COMES   more than half, and the grace    Came: Come, Meet (newcomers wait), Fit, or an end.  Fails: Meet
+    MEETS   all that live                    Met: Fit, or go on.  Fails: Meet without the silent, or an end
+    FITS    the donor, and who is behind     Fitted: Move, or go on, or an end.  Fails: Meet
+    MOVES   the same                         Moved: go on.  Fails: Meet
 
-"Go on" is an end, and after a meeting at a boundary Come.  An end is Over or Raise (Again): then the program works.
+"Go on" is an end, and after a meeting at a boundary Come.  An end is Return or Raise (Again): then the program works.
 Each list of instructions ends with one that waits, and whose outcome is the next event, or with an end.
 """
 
@@ -38,7 +38,7 @@ class Change(NamedTuple):
     """Did this rank take another one's state?"""
 
 
-class Says(NamedTuple):
+class Attendance(NamedTuple):
     """A member's words when it comes to a moment, or meets the others anew.  JSON has them as a list."""
 
     moment: int
@@ -49,10 +49,10 @@ class Says(NamedTuple):
     word: Any = None
 
 
-def said(infos: Iterable[tuple[int, Any]]) -> dict[int, Says]:
+def said(infos: Iterable[tuple[int, Any]]) -> dict[int, Attendance]:
     """The words of members by rank.  One that runs another program is as one that is late: its words are left out."""
-    lists = {rank: info for rank, info in infos if isinstance(info, (list, tuple)) and len(info) == len(Says._fields)}
-    found = {rank: Says(*info) for rank, info in lists.items()}
+    lists = {rank: x for rank, x in infos if isinstance(x, (list, tuple)) and len(x) == len(Attendance._fields)}
+    found = {rank: Attendance(*info) for rank, info in lists.items()}
     return {
         rank: each for rank, each in found.items()
         if each.moment in (BOUNDARY, PRESENT) and type(each.moment) is int and type(each.position) is int
@@ -82,7 +82,7 @@ class Breaks(NamedTuple):
 
 
 class Came(NamedTuple):
-    infos: Mapping[int, Says]
+    infos: Mapping[int, Attendance]
     """By rank, of who has come."""
     lost: Mapping[int, str]
     """Members that have not, and why: "late", or gone for good."""
@@ -93,7 +93,7 @@ class Came(NamedTuple):
 class Met(NamedTuple):
     generation: int
     rank: int
-    infos: Mapping[int, Says]
+    infos: Mapping[int, Attendance]
     """By rank, of those that a crew runs in."""
     previous: tuple[int | None, ...]
     """Each one's rank in the generation before; None: it is new."""
@@ -110,7 +110,7 @@ class Moved(NamedTuple):
     """The state has come as a whole."""
 
 
-class Lost(NamedTuple):
+class Fails(NamedTuple):
     """The instruction has failed: a rank is gone, does not answer, or has called `renew`."""
 
     why: Exception
@@ -118,13 +118,15 @@ class Lost(NamedTuple):
     """Members that live, and have not met."""
     called: tuple[int, ...] = ()
     """Members that have come to meet, in time or not."""
+    over: bool = False
+    """Has it for so long that it is not tried again?"""
 
 
 # --- instructions that wait
 
 
 class Come(NamedTuple):
-    says: Says
+    says: Attendance
     compared: bool
     """Is the state's digest to be said?"""
     late: tuple[int, ...]
@@ -133,7 +135,7 @@ class Come(NamedTuple):
 
 
 class Meet(NamedTuple):
-    says: Says
+    says: Attendance
     without: tuple[int, ...]
 
 
@@ -168,8 +170,8 @@ class Tell(NamedTuple):
     change: Change
 
 
-class Over(NamedTuple):
-    """The moment is: of a boundary, what has changed; at `present`, who is here."""
+class Return(NamedTuple):
+    """The moment is over.  `result`: at a boundary what has changed, at `present` who is here."""
 
     result: Any
 
@@ -178,7 +180,7 @@ class Raise(NamedTuple):
     error: Exception
 
 
-class Machine:
+class MemberMachine:
     """A member's part.  `new`: its state is to be another's."""
 
     def __init__(self, rank: int, size: int, generation: int, new: bool) -> None:
@@ -221,14 +223,14 @@ class Machine:
 
     def _breaks(self, event: Breaks) -> list[Any]:
         self.state, self._asked = WORKS, Comes(PRESENT, event.position)
-        return self._lost(Lost(event.why))
+        return self._lost(Fails(event.why))
 
     # --- who has come
 
     def _come(self) -> list[Any]:
         self.state, (moment, _, patient, _) = COMES, self._asked
         compared = self.whole and not self._checked
-        return [Come(Says(moment, self._position), compared, () if patient else self.left_out, patient)]
+        return [Come(Attendance(moment, self._position), compared, () if patient else self.left_out, patient)]
 
     @property
     def _position(self) -> int:
@@ -237,12 +239,12 @@ class Machine:
     def _came(self, event: Came) -> list[Any]:
         moment, infos = self._asked.moment, event.infos
         if gone := sorted(rank for rank, how in event.lost.items() if how != "late"):
-            return self._lost(Lost(PeerLostError(f"rank {self.rank}: ranks {gone} are gone", gone)))
+            return self._lost(Fails(PeerLostError(f"rank {self.rank}: ranks {gone} are gone", gone)))
         self.left_out, ranks = tuple(sorted(event.lost)), at_moment(infos, self.size)
         if self.rank in ranks:
             self.words = tuple(infos[rank].word for rank in ranks)
             if moment == PRESENT:
-                return self._end(Over(ranks))
+                return self._end(Return(ranks))
             if len({*ranks, *event.overdue}) == self.size and any(each.waiting for each in infos.values()):
                 return self._meet(event.overdue)
             return self._heal({rank: infos[rank] for rank in ranks})
@@ -252,7 +254,7 @@ class Machine:
 
     # --- who goes on
 
-    def _lost(self, event: Lost) -> list[Any]:
+    def _lost(self, event: Fails) -> list[Any]:
         """Meet anew; and if that has failed, without those who live and have not met in time."""
         if self.state != MEETS:
             self._why = event.why
@@ -272,7 +274,7 @@ class Machine:
         if self._change is not None:
             self._changes.append(self._change)
         self.state, self._change, self._checked, self._without = MEETS, None, False, tuple(sorted(without))
-        return [Meet(Says(BOUNDARY, self._position), self._without)]
+        return [Meet(Attendance(BOUNDARY, self._position), self._without)]
 
     def _met(self, event: Met) -> list[Any]:
         stay = {rank for rank in event.previous if rank is not None}
@@ -285,7 +287,7 @@ class Machine:
 
     # --- one state
 
-    def _heal(self, infos: Mapping[int, Says]) -> list[Any]:
+    def _heal(self, infos: Mapping[int, Attendance]) -> list[Any]:
         """Let ranks that are behind take the state of the lowest of the most advanced."""
         self._top = max(each.position for each in infos.values())
         most = [rank for rank, each in infos.items() if each.position == self._top]
@@ -327,7 +329,7 @@ class Machine:
     def _go_on(self, healed: bool = False) -> list[Any]:
         if self._change is None:
             self._checked = True
-            return self._end(Over(self._told(healed)))
+            return self._end(Return(self._told(healed)))
         change, self._change = self._change._replace(healed=healed), None
         self._changes.append(change)
         if self._asked.moment == BOUNDARY:
@@ -347,18 +349,18 @@ class Machine:
     def _again(self, text: str) -> list[Any]:
         return self._end(Raise(Again(text)))
 
-    def _end(self, end: Over | Raise) -> list[Any]:
+    def _end(self, end: Return | Raise) -> list[Any]:
         self.state, self._few = WORKS, None
         return [end]
 
 
-TABLE: dict[type, Callable[[Machine, Any], list[Any]]] = {
-    Comes: Machine._comes, Breaks: Machine._breaks, Came: Machine._came, Met: Machine._met, Fitted: Machine._fitted,
-    Moved: Machine._moved, Lost: Machine._lost,
+TABLE: dict[type, Callable[[MemberMachine, Any], list[Any]]] = {
+    Comes: MemberMachine._comes, Breaks: MemberMachine._breaks, Came: MemberMachine._came, Met: MemberMachine._met,
+    Fitted: MemberMachine._fitted, Moved: MemberMachine._moved, Fails: MemberMachine._lost,
 }  # fmt: skip
 
 
-def at_moment(infos: Mapping[int, Says], size: int) -> tuple[int, ...]:
+def at_moment(infos: Mapping[int, Attendance], size: int) -> tuple[int, ...]:
     """The ranks that go on, of those that have come: more than half of the members; none, if no moment has so many.
 
     Those at a `present` of one position; or all at a boundary, as there who is behind takes the others' state.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
-class Told(NamedTuple):
+class Placement(NamedTuple):
     """Facts that one layer has told."""
 
     comm: Any
@@ -20,7 +20,7 @@ class Told(NamedTuple):
     """... or an array of its own: a stage's, an expert's."""
 
 
-_told: dict[int, list[Told]] = {}
+_told: dict[int, list[Placement]] = {}
 """By the array's id."""
 
 
@@ -29,7 +29,7 @@ def tell(array: Any, comm: Any, *, alike: bool = False, own: bool = False) -> No
     if id(array) not in _told:
         _told[id(array)] = []
         weakref.finalize(array, _told.pop, id(array), None).atexit = False
-    _told[id(array)].append(Told(comm, alike, own))
+    _told[id(array)].append(Placement(comm, alike, own))
 
 
 def tell_all(stages: Iterable[Any], comm: Any) -> None:
@@ -40,7 +40,7 @@ def tell_all(stages: Iterable[Any], comm: Any) -> None:
             tell(array, comm, own=True)
 
 
-def asked(array: Any) -> list[Told]:
+def asked(array: Any) -> list[Placement]:
     """Facts known of it, without those told of ranks that are lost now."""
     while array is not None:
         if id(array) in _told:

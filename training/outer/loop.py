@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 # --- events
 
 
-class Step(NamedTuple):
+class Trained(NamedTuple):
     """The program has trained on so many samples or tokens."""
 
     trained: int
@@ -32,7 +32,7 @@ class Met(NamedTuple):
     words: Sequence[Any]
 
 
-class Here(NamedTuple):
+class Gathered(NamedTuple):
     """Some have come to this round."""
 
     words: Sequence[Any]
@@ -50,7 +50,7 @@ class Landed(NamedTuple):
     flight: Any
 
 
-class Lost(NamedTuple):
+class Dropped(NamedTuple):
     """An act was lost with a rank; the others go on."""
 
 
@@ -137,7 +137,7 @@ class Loop:
         """Has this rank trained since the next fragment's last round?  Then that has the longest time behind it."""
         return self.steps > self._steps_at[self._fragment]
 
-    def _steps(self, event: Step) -> Any:
+    def _steps(self, event: Trained) -> Any:
         self.steps, self.counts, self._followed = self.steps + 1, self.counts + event.trained, False
         return self._what_is_due()
 
@@ -171,7 +171,7 @@ class Loop:
         self._begun = True
         return self._what_is_due()
 
-    def _is_here(self, event: Here) -> Any:
+    def _gathers(self, event: Gathered) -> Any:
         """Nothing is left where some of those who are here finish, and none has trained since the fragment's round."""
         self._follow(event.words)
         self._ends = self._ends and any(trained for _, trained in event.words)
@@ -197,7 +197,7 @@ class Loop:
         self._since[which], self._steps_at[which] = flight.at
         return self._what_is_due()
 
-    def _loses(self, event: Lost) -> Any:
+    def _drops(self, event: Dropped) -> Any:
         return self._what_is_due()
 
     # --- the state, as it moves between ranks
@@ -217,7 +217,7 @@ class Loop:
 
 
 TABLE: dict[type, Callable[[Loop, Any], Any]] = {
-    Step: Loop._steps, Finish: Loop._finishes, Met: Loop._meets, Here: Loop._is_here, Begun: Loop._begins,
-    Landed: Loop._lands, Lost: Loop._loses,
+    Trained: Loop._steps, Finish: Loop._finishes, Met: Loop._meets, Gathered: Loop._gathers, Begun: Loop._begins,
+    Landed: Loop._lands, Dropped: Loop._drops,
 }  # fmt: skip
 """By event.  An error is no event: it is raised, and the program may go on."""

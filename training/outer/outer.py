@@ -31,7 +31,7 @@ from hocket.training.flat import Array, digest, flat
 from hocket.training.outer import loop, roll, state
 from hocket.training.outer.fragments import cut
 from hocket.training.outer.members import Again, Fixed, crew
-from hocket.training.outer.roll import Row
+from hocket.training.outer.roll import RollRow
 from hocket.training.outer.rounds import Flight, Report
 from hocket.training.outer.rules import Rule
 from hocket.training.outer.sending import Send, Sending
@@ -99,7 +99,7 @@ class Outer(loop.Loop):
         if isinstance(self.crew, Fixed):
             self._agree(self.crew.comm)
         self._calls.mark(self.phi)
-        self._go_on(loop.Lost())
+        self._go_on(loop.Dropped())
 
     # ------------------------------------------------------------------------------------------ what users call
 
@@ -107,7 +107,7 @@ class Outer(loop.Loop):
         """After an inner step on `count` samples or tokens.  The round that has ended here, or None."""
         if whole(count, "count") > self.every and self.by == "count":
             raise ArgumentError(f"step({count}) counts more than every={self.every}: a round is due twice in it")
-        ended = self._go_on(loop.Step(count))
+        ended = self._go_on(loop.Trained(count))
         return ended[-1] if ended else None
 
     def finish(self) -> list[Report]:
@@ -143,7 +143,7 @@ class Outer(loop.Loop):
                     with self._calls(self.phi), self.crew.attempt(self):
                         event = ACTS[type(act)](self, act)
                 except Again:
-                    event = loop.Lost()
+                    event = loop.Dropped()
                 self._exposed += time.perf_counter() - began
                 if isinstance(event, loop.Landed):
                     ended.append(self._report(event.flight))
@@ -156,13 +156,13 @@ class Outer(loop.Loop):
         self.crew.boundary(self)
         return loop.Met(getattr(self.crew, "words", ()))
 
-    def _come(self, act: loop.Come) -> loop.Here:
+    def _come(self, act: loop.Come) -> loop.Gathered:
         comm = self.crew.present()
         self._here = comm, comm if self._thread is None else self._apart(comm)
         words = getattr(self.crew, "words", None)
         if words is None:  # no crew, which has told it already
             words = comm.share(self.word, "finish()") if self._ends else []
-        return loop.Here(words)
+        return loop.Gathered(words)
 
     def _begin(self, act: loop.Begin) -> loop.Begun:
         """In this thread, or in the loop's own, so that the caller can go on."""
@@ -218,7 +218,7 @@ class Outer(loop.Loop):
     def _carry(self, comm: Any, flight: Flight) -> None:
         """Tell the others this rank's row, and average."""
         began = time.perf_counter()
-        rows = [Row(*row) for row in self._rows(comm, flight, self._row(comm, flight).array()).tolist()]
+        rows = [RollRow(*row) for row in self._rows(comm, flight, self._row(comm, flight).array()).tolist()]
         roll.check(rows, flight.members, flight.fragment.names, self.replicated, flight.wrong)
         total = sum(row.weight for row in rows)
         flight.weights = tuple(row.weight / total for row in rows)
@@ -228,7 +228,7 @@ class Outer(loop.Loop):
         flight.bytes = self._average(comm, flight, any(row.fresh for row in rows))
         flight.seconds = time.perf_counter() - began
 
-    def _row(self, comm: Any, flight: Flight) -> Row:
+    def _row(self, comm: Any, flight: Flight) -> RollRow:
         names, phi = flight.fragment.names, self.phi[flight.fragment.span]
         broken = roll.CHANGED if flight.wrong else -1
         vector = flight.gradient
@@ -236,7 +236,7 @@ class Outer(loop.Loop):
             parts = self.flat.parts(names, vector)
             broken = next((i for i, part in enumerate(parts) if not finite(part)), -1)
         hashed = digest(phi) if self.replicated else 0
-        return Row(flight.number, flight.weight, broken, hashed, self.sending.fresh(comm), self._settings)
+        return RollRow(flight.number, flight.weight, broken, hashed, self.sending.fresh(comm), self._settings)
 
     def _rows(self, comm: Any, flight: Flight, row: Array) -> Array:
         """All members' rows.  A method that knows no collective overrides this, `_average`, and `_members`."""

@@ -17,7 +17,7 @@ from hocket.errors import ArgumentError, MismatchError
 CHANGED = -2
 
 
-class Row(NamedTuple):
+class RollRow(NamedTuple):
     """A rank's words before a round: 48 bytes."""
 
     round: float
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 def check(
-    rows: Sequence[Row], members: Sequence[Any], names: Sequence[str], replicated: bool, wrong: str = ""
+    rows: Sequence[RollRow], members: Sequence[Any], names: Sequence[str], replicated: bool, wrong: str = ""
 ) -> None:  # fmt: skip
     """Raises the same error on all ranks if a round with these rows makes no sense; `names`: of the parameters.
 

@@ -4,7 +4,7 @@
     declared.py      programs that declare their tensors: the order needs no message
     agreed.py        programs that declare none: rank 0 hears what is ready, and says what is next
     orders.py        which tensors are the most urgent
-    rows.py          which tensor travels on which lane, in which units
+    dealing.py       which tensor travels on which lane, in which units
     gradient.py      the state of one step
     carrier.py       what carries the units of one lane
     settings.py      what was asked for, on all ranks alike

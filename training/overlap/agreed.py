@@ -27,8 +27,8 @@ from hocket.extending import InOrder
 from hocket.training.agreeing import Order, Pending, Request, Spec, Submitter
 from hocket.training.overlap.arrays import ITEMSIZES, fit, line, one_memory, seen, zeros
 from hocket.training.overlap.carrier import restore
+from hocket.training.overlap.dealing import Tensor
 from hocket.training.overlap.gradient import EARLY, LATE, Gradient, Timing, naming
-from hocket.training.overlap.rows import Tensor
 from hocket.training.overlap.settings import Settings, agree
 
 FUSED = 4 << 20

@@ -11,7 +11,7 @@ from hocket.arguments import kind, seen_through
 from hocket.compression.memory import alike, contiguous, dtype_of
 from hocket.errors import ArgumentError
 from hocket.extending import on_host, place
-from hocket.training.overlap.rows import Tensor
+from hocket.training.overlap.dealing import Tensor
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 """The dtypes that gradients may have."""

@@ -1,7 +1,7 @@
 """The policy of programs that declare their tensors: an order that needs no coordinator and no message.
 
 The law.  Every rank declares the same tensors in the same order, that of their use in the forward pass.  Declaration
-alone fixes to which lane a tensor belongs, and where it stands in that lane's row (rows.py).  A rank issues the next
+alone fixes to which lane a tensor belongs, and where it stands in that lane's row (dealing.py).  A rank issues the next
 unit of a row when its tensors are ready here; what comes too early waits for those before it in its own row, never for
 another lane.  The engine serves higher lanes first, and holds lower ones while a higher one moves.
 
@@ -27,10 +27,10 @@ from hocket.errors import ArgumentError, Error, MemoryError, PeerLostError, Time
 from hocket.recording import GradientSpan
 from hocket.training.overlap.arrays import described, fit, line, tensor_of
 from hocket.training.overlap.carrier import Carrier, restore
+from hocket.training.overlap.dealing import deal
 from hocket.training.overlap.gradient import EARLY, Dealt, Lane, Timing, naming, placed
 from hocket.training.overlap.orders import RECORDED, tic
 from hocket.training.overlap.record import Recording
-from hocket.training.overlap.rows import deal
 from hocket.training.overlap.settings import Settings, agree
 
 LOOK = 0.2

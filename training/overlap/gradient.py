@@ -11,7 +11,7 @@ from hocket.errors import TimeoutError
 from hocket.extending import InOrder, uncaptured
 from hocket.training.overlap.arrays import line, one_memory, writable
 from hocket.training.overlap.carrier import Carrier
-from hocket.training.overlap.rows import Row, Tensor, Unit
+from hocket.training.overlap.dealing import Row, Tensor, Unit
 
 
 class Timing(NamedTuple):

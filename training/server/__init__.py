@@ -4,7 +4,7 @@
     tables.py        tables, as users describe them, dealt to shards
     optimizers.py    what a server does with a push
     views.py         who is the head of which shard, and who its copy, in each generation
-    machine.py       what a member does until all agree on the next view, without I/O
+    view_machine.py  what a member does until all agree on the next view, without I/O
     member.py        which this carries out
     holder.py        what the process of a server holds: replicas of shards, and links
     replica.py       one shard that this process holds, and the links to its other replica

@@ -24,7 +24,7 @@ from hocket.training.server.shards.packing import ALL, unpacked
 from hocket.training.server.shards.shard import HEAD
 from hocket.training.server.shards.snapshots import Folder
 from hocket.training.server.tables import Places, Rows, Table
-from hocket.training.server.views import Says, View
+from hocket.training.server.views import MemberInfo, View
 from hocket.training.server.wire import frames, reaching
 from hocket.training.server.wire.frames import (
     BYE,
@@ -41,7 +41,7 @@ from hocket.training.server.wire.frames import (
     message,
 )  # fmt: skip
 from hocket.training.server.wire.link import ServerLink
-from hocket.training.server.wire.messages import Cut, Gone, Hello, Named, Role, drawn, number_of
+from hocket.training.server.wire.messages import Gone, Hello, Named, Role, Unlinked, drawn, number_of
 
 log = logging.getLogger("hocket")
 SOON = 30.0
@@ -122,9 +122,9 @@ class Holder:
 
     # --- views
 
-    def _says(self) -> Says:
+    def _says(self) -> MemberInfo:
         has = {str(number): replica.has for number, replica in self.replicas.items()}
-        return Says(self.uid, self.works, self._pairs.address, has, self._shards, self.layout.said(),
+        return MemberInfo(self.uid, self.works, self._pairs.address, has, self._shards, self.layout.said(),
                     [self._clock, self.copies], self.view is not None)  # fmt: skip
 
     def _install(self, view: View | None) -> None:
@@ -312,7 +312,7 @@ class Holder:
             left.append(link.uid)  # type: ignore[arg-type]
         for replica in list(self.replicas.values()):
             if replica.copy is link:
-                self._tell(replica, Cut(replica.shard.generation))
+                self._tell(replica, Unlinked(replica.shard.generation))
                 if self.view is not None and self.view.generation == replica.shard.generation:
                     self._link_again(replica, self.view)
         self._without(left)

@@ -47,7 +47,7 @@ class Hears(Protocol):
         """The link's last call."""
 
 
-class Line:
+class LinkThread:
     """A link and its thread, which has the link to itself for as long as frames are long."""
 
     def __init__(self, link: ServerLink, incoming: Incoming) -> None:
@@ -100,15 +100,15 @@ class Incoming:
 
     def __init__(self, pairs: Any, server: Hears) -> None:
         self._pairs, self.server = pairs, server
-        self._selector, self._lines = hocket.Selector(), dict[Any, Line]()
+        self._selector, self._threads = hocket.Selector(), dict[Any, LinkThread]()
         self._over = False
         threading.Thread(target=self._read, name="hocket-serve", daemon=True).start()
         threading.Thread(target=self._accept, name="hocket-accept", daemon=True).start()
 
     def add(self, link: ServerLink) -> None:
         """Listen to this link, too."""
-        line = self._lines[link.comm] = Line(link, self)
-        line.jobs.put(lambda: self.listen(line))
+        thread = self._threads[link.comm] = LinkThread(link, self)
+        thread.jobs.put(lambda: self.listen(thread))
 
     def close(self) -> None:
         """Accept nobody.  Links that are there end with their other ends."""
@@ -116,14 +116,14 @@ class Incoming:
         self._over = True
         self._selector.wake()
 
-    def listen(self, line: Line) -> None:
+    def listen(self, thread: LinkThread) -> None:
         """The reader has it again."""
-        self._selector.register(line.link.comm)
+        self._selector.register(thread.link.comm)
 
-    def ended(self, line: Line, error: Exception | None) -> None:
-        """A line's thread ends."""
-        del self._lines[line.link.comm]
-        self.server.ended(line.link, error)
+    def ended(self, thread: LinkThread, error: Exception | None) -> None:
+        """The thread of a link ends."""
+        del self._threads[thread.link.comm]
+        self.server.ended(thread.link, error)
         self._selector.wake()
 
     def _accept(self) -> None:
@@ -138,19 +138,19 @@ class Incoming:
 
     def _read(self) -> None:
         with self._selector as selector:
-            while self._lines or not self._over:
+            while self._threads or not self._over:
                 message = selector.select(LOOK)
                 if message is not None:
-                    self._take(self._lines[message[0]], *message[1:])
+                    self._take(self._threads[message[0]], *message[1:])
 
-    def _take(self, line: Line, tag: int | None, nbytes: int, whole: bool) -> None:
+    def _take(self, thread: LinkThread, tag: int | None, nbytes: int, whole: bool) -> None:
         """Carry out what is there whole; else the link is its thread's."""
-        link, server, frame, rest = line.link, self.server, None, False
+        link, server, frame, rest = thread.link, self.server, None, False
         job: Job
         try:
             if link.owes > AHEAD:
                 self._selector.unregister(link.comm)
-                line.jobs.put(line.drain)
+                thread.jobs.put(thread.drain)
                 return
             if whole and tag == SHORT:
                 frame = link.short(nbytes, server.keeps)
@@ -160,11 +160,11 @@ class Incoming:
             if frame is not None and not rest and frame.words[0] & 0xFF != BYE and server.knows(frame.words):
                 server.carry_out(link, frame)
                 return
-            job = partial(line.alone, frame if frame is None or rest else frame.lasting(), rest)
+            job = partial(thread.alone, frame if frame is None or rest else frame.lasting(), rest)
         except Exception as error:  # the thread raises it
             job = partial(_fails, error)
         self._selector.unregister(link.comm)
-        line.jobs.put(job)
+        thread.jobs.put(job)
 
 
 def _fails(error: Exception) -> None:

@@ -4,7 +4,7 @@ be lost.
 An elastic communicator's next generation is that of the servers, too: after a loss, and when newcomers wait, every
 member renews it, and says what it has; all make the same view of that.  Members that have a view wait for nobody for
 longer than RENEW, and a newcomer that says something else is left out, and told (views.py).  What is done next is
-machine.py's.
+view_machine.py's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 from hocket.arguments import printable
 from hocket.errors import ArgumentError, Error, MismatchError, PeerLostError, TimeoutError
-from hocket.training.server import machine as of
-from hocket.training.server.views import Says, View
+from hocket.training.crew.machine import Fails, Raise
+from hocket.training.server import view_machine as of
+from hocket.training.server.views import MemberInfo, View
 
 log = logging.getLogger("hocket")
 WAIT = 10.0
@@ -38,11 +39,13 @@ class ViewMember:
     this process is a member no more.
     """
 
-    def __init__(self, comm: Any, say: Callable[[], Says], install: Callable[[View | None], None], who: str) -> None:
+    def __init__(
+        self, comm: Any, say: Callable[[], MemberInfo], install: Callable[[View | None], None], who: str
+    ) -> None:
         self.comm, self._say, self._install, self.who = comm, say, install, who
         self.elastic = comm.door is not None
         self._changed, self._over = threading.Event(), False
-        self._machine = of.Machine(who, self.elastic, comm.generation)
+        self._machine = of.ViewMachine(who, self.elastic, comm.generation)
         self._thread: threading.Thread | None = None
         self._uids: list[int] = []
         """The members' processes, by rank."""
@@ -86,7 +89,7 @@ class ViewMember:
             *notes, last = instructions
             for note in notes:
                 log.warning("%s", printable(note.text, SHOWN))
-            if isinstance(last, of.Raise):
+            if isinstance(last, Raise):
                 raise last.error
             if isinstance(last, of.Install):
                 return self._installed(last.view)
@@ -95,7 +98,7 @@ class ViewMember:
             except (PeerLostError, TimeoutError, MismatchError) as error:
                 missing = tuple(rank for rank in getattr(error, "missing", ()) if rank != self.comm.rank)
                 over = not missing and time.monotonic() - began > self.comm.timeout
-                event = of.Lost(error, missing, over, getattr(error, "called", ()))
+                event = Fails(error, missing, getattr(error, "called", ()), over)
             instructions = self._machine.take(event)
 
     def _say_and_hear(self, say: of.Say) -> of.Words:

@@ -27,11 +27,11 @@ from hocket.training.server.wire.messages import (
     Got,
     Hello,
     Item,
-    Kept,
     Linked,
     Pull,
     Push,
     Role,
+    Saved,
 )  # fmt: skip
 
 OF_A_WORKER, OF_THE_HEAD, OF_THE_COPY = (Hello, Push, Pull), (Begin, Item, Filled, Forward), (At, Got, Applied)
@@ -146,7 +146,7 @@ class Replica:
             with self.lock:
                 self.tables.end_save()
         with self.lock:
-            self.shard.take(Kept(kept.applied))
+            self.shard.take(Saved(kept.applied))
         return kept.order
 
     def _locked(self, call: Callable[[], Mapping[str, Array]]) -> Callable[[], Mapping[str, Array]]:

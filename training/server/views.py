@@ -16,7 +16,7 @@ LAST_SHARD = 0xFFFFFF
 """On the wire (frames.py)."""
 
 
-class Says(NamedTuple):
+class MemberInfo(NamedTuple):
     """A member's word.  JSON has it as a list."""
 
     uid: int
@@ -35,10 +35,10 @@ class Says(NamedTuple):
     """Has it had a view?"""
 
 
-def read(word: Any) -> Says | None:
+def read(word: Any) -> MemberInfo | None:
     """A member's words; None: they make no sense."""
     try:
-        says = Says(*word)
+        says = MemberInfo(*word)
     except TypeError:
         return None
     right = (
@@ -95,7 +95,7 @@ def refused(words: Sequence[Any], previous: Sequence[int | None]) -> dict[int, s
     return wrong
 
 
-def decide(generation: int, said: Sequence[Says], who: str) -> View:
+def decide(generation: int, said: Sequence[MemberInfo], who: str) -> View:
     """The view of those who have said this.
 
     A shard stays with its head; without one its copy is the head; without both, the server with the least is, which
@@ -135,12 +135,12 @@ def decide(generation: int, said: Sequence[Says], who: str) -> View:
     return View(generation, shards, tuple(heads), tuple(copies), addresses, workers, settings)  # type: ignore[arg-type]
 
 
-def _having(servers: Sequence[Says], shard: int, what: str, without: int | None = None) -> int | None:
+def _having(servers: Sequence[MemberInfo], shard: int, what: str, without: int | None = None) -> int | None:
     having = (each.uid for each in servers if each.has.get(str(shard)) == what and each.uid != without)
     return next(having, None)
 
 
-def _copy(servers: Sequence[Says], shard: int, head: int | None) -> int | None:
+def _copy(servers: Sequence[MemberInfo], shard: int, head: int | None) -> int | None:
     whole = _having(servers, shard, WHOLE, head)
     return _having(servers, shard, PART, head) if whole is None else whole
 
@@ -152,7 +152,7 @@ def _least(load: dict[int, int], without: int | None) -> int:
     return least
 
 
-def _agree(said: Sequence[Says], known: Sequence[Says], who: str) -> None:
+def _agree(said: Sequence[MemberInfo], known: Sequence[MemberInfo], who: str) -> None:
     settings = [[*each.settings, each.shards] for each in known]
     if any(each != settings[0] for each in settings):
         by_server = dict(enumerate(map(str, settings)))

@@ -31,7 +31,7 @@ INSTEAD = "leave the choice of the algorithm to hocket"
 OTHERS = "every algorithm of hocket's gives it to all (such as 'ring' or 'tree'), or omit algorithm="
 
 
-class Reduction(NamedTuple):
+class MpiReduction(NamedTuple):
     """Names of MPI's, or why it cannot be had."""
 
     datatype: str = ""
@@ -39,16 +39,16 @@ class Reduction(NamedTuple):
     why: str = ""
 
 
-def reducing(dtype: str, op: str) -> Reduction:
+def reducing(dtype: str, op: str) -> MpiReduction:
     """MPI's way to reduce this."""
     if op in OF_NANS and dtype.startswith("float"):
-        return Reduction(why=f"MPI's {op} of {dtype} loses a NaN, or gives it to some ranks only; {OTHERS}")
+        return MpiReduction(why=f"MPI's {op} of {dtype} loses a NaN, or gives it to some ranks only; {OTHERS}")
     if dtype not in TYPES:
-        return Reduction(why=f"MPI cannot reduce {dtype}; {INSTEAD}, or convert to float32")
+        return MpiReduction(why=f"MPI cannot reduce {dtype}; {INSTEAD}, or convert to float32")
     known = OPS.get(dtype, ARITHMETIC | ORDER | LOGIC)
     if op not in known:
-        return Reduction(why=f"MPI has no op {op!r} for {dtype} (it has {', '.join(known)}); {INSTEAD}")
-    return Reduction(TYPES[dtype], known[op])
+        return MpiReduction(why=f"MPI has no op {op!r} for {dtype} (it has {', '.join(known)}); {INSTEAD}")
+    return MpiReduction(TYPES[dtype], known[op])
 
 
 def moving(itemsize: int) -> tuple[str, int]:

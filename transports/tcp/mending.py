@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.control import encryption
 from hocket.control.handshake import ATTEMPT, Connection, Hello
+from hocket.control.mending import Unneeded
 from hocket.errors import Error, TransportError
 from hocket.system.machine import tcp_info
 from hocket.transports.tcp.answers import CLOSED, HERE, IDLE, answer, say
@@ -242,7 +243,7 @@ class Mender:
                     return
                 deadline, refused, pause = time.monotonic() + self._me.lost_after, 0.0, PAUSE[0]  # it has answered
                 continue
-            except _Over:
+            except Unneeded:
                 return
             except Closed as why:
                 streams.lost(str(why), ours)
@@ -380,13 +381,9 @@ class Mender:
         link.close()
 
 
-class _Over(Exception):
-    """Nobody needs it any more."""
-
-
 def _over(streams: HealingStreams) -> None:
     if streams.closed:
-        raise _Over
+        raise Unneeded
 
 
 def _resent(number: int) -> int:

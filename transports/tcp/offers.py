@@ -9,7 +9,7 @@ from typing import Any
 
 from hocket.system.machine import boot_id
 
-Way = tuple[str, tuple[str, int]]
+PathEnds = tuple[str, tuple[str, int]]
 """A path to another rank: the address of this host's interface, and that rank's address and port there."""
 
 
@@ -26,7 +26,7 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, list) and len(value) > 1 and is_offer({"host": value[0], "port": value[1], "network": ""})
 
 
-def ways_to(first: tuple[str, int], offer: dict[str, Any], own: str, further: list[str]) -> list[Way]:
+def ways_to(first: tuple[str, int], offer: dict[str, Any], own: str, further: list[str]) -> list[PathEnds]:
     """The paths to the rank of this offer.  further: this host's addresses on further ones, "" where it has none."""
     theirs = offer.get("paths")
     both = zip(further, theirs[1:], strict=False) if isinstance(theirs, list) else ()

@@ -70,7 +70,7 @@ cdef char* ring_memory(size_t size) except NULL:
 
 
 @cython.no_gc_clear     # `device` is needed to the end
-cdef class Writer:
+cdef class WriteEnd:
     """The sending end of a channel.  `offer` goes to the reader, whose answer goes to `connect`."""
 
     cdef hk_v_writer channel
@@ -134,14 +134,14 @@ cdef class Writer:
         self.close(False)
 
 
-@cython.no_gc_clear     # as Writer
-cdef class Reader:
+@cython.no_gc_clear     # as WriteEnd
+cdef class ReadEnd:
     """The receiving end of a channel: empty until a writer comes (`attach`)."""
 
     cdef hk_v_reader channel
     cdef ibv_mr* ring_mr
     cdef int nqp
-    cdef Writer writer
+    cdef WriteEnd writer
     cdef readonly object capsule
     cdef readonly Device device
 
@@ -151,7 +151,7 @@ cdef class Reader:
         self.channel.pins = &device.pins
         self.capsule = PyCapsule_New(&self.channel.base, HK_CAPSULE, NULL)
 
-    def stand_beside(self, Writer writer):
+    def stand_beside(self, WriteEnd writer):
         """Look after the writer of the other direction, while this end waits: nobody else may."""
         self.writer = writer
         self.channel.beside = &writer.channel

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hocket.control.dial import connect
-from hocket.control.link import Link, Message
+from hocket.control.link import ControlLink, Message
 from hocket.errors import TransportError
-from hocket.transports.verbs.channels import Reader, Writer
+from hocket.transports.verbs.channels import ReadEnd, WriteEnd
 from hocket.transports.verbs.device import Device
 from hocket.transports.verbs.ends import Path
 
@@ -32,11 +32,11 @@ class Incoming:
     """The reading end of a channel, and the connection to its writer."""
 
     def __init__(self, device: Device) -> None:
-        self.reader = Reader(device)
-        self.link: Link | None = None
+        self.reader = ReadEnd(device)
+        self.link: ControlLink | None = None
         self._lock = threading.Lock()
 
-    def attach(self, link: Link, path: Path, offer: dict[str, Any]) -> dict[str, Any]:
+    def attach(self, link: ControlLink, path: Path, offer: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             answer = self.reader.attach(path, offer)
             self.link = link
@@ -57,7 +57,7 @@ class Arrival:
     ) -> None:
         self.transport, self.find, self.passing = transport, find, passing
         self.incoming: Incoming | None = None
-        self.link = Link(transport.context.reactor, sock)
+        self.link = ControlLink(transport.context.reactor, sock)
         self.link.on_message, self.link.on_end = self._answer, self._ended
         self.link.start()
 
@@ -92,9 +92,9 @@ class Outgoing:
         self._changed = threading.Event()
         self._said: Message | None = None
         self._ended_how = ""
-        self.link = Link(me.reactor, sock)
+        self.link = ControlLink(me.reactor, sock)
         self.link.on_message, self.link.on_end = self._hear, self._ended
-        self.writer = Writer(transport.device, QUEUE_PAIRS)
+        self.writer = WriteEnd(transport.device, QUEUE_PAIRS)
         try:
             me.reactor.soon(self.link.start)
             self.link.send({"address": transport.port.address, "offer": self.writer.offer})

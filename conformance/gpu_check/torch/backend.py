@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hocket.conformance.gpu_check.rows import Finding, Options, say
+from hocket.conformance.gpu_check.findings import Finding, Options, say
 from hocket.conformance.gpu_check.torch.group import default_group, right, with_torch
 
 COUNT = 3_000_001

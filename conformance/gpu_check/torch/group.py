@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hocket.conformance.gpu_check.findings import Finding, Options, say
 from hocket.conformance.gpu_check.kinds import missing
 from hocket.conformance.gpu_check.processes import job
-from hocket.conformance.gpu_check.rows import Finding, Options, say
 
 DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")
 """cpu: to try these files where there is no GPU."""

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hocket.conformance.gpu_check.rows import Finding, Options, at_most, say
+from hocket.conformance.gpu_check.findings import Finding, Options, at_most, say
 from hocket.conformance.gpu_check.torch import group
 from hocket.conformance.gpu_check.torch.group import with_torch
-from hocket.conformance.gpu_check.torch.methods import CALLS, SIDE, Place
+from hocket.conformance.gpu_check.torch.methods import CALLS, SIDE, TensorPlace
 from hocket.training import (
     Adam,
     ColumnParallel,
@@ -117,7 +117,7 @@ def pipeline(comm: Any, put: Put, side: int) -> Program:
     return Program(step, lambda: [each for each in found if each is not None])
 
 
-class Case(NamedTuple):
+class LoopCheck(NamedTuple):
     """`copies`: to the host, of one step at most; `host`: the same through host memory."""
 
     make: Callable[..., Program]
@@ -126,23 +126,23 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "DiLoCo": Case(outer, 2, partial(outer, keep="host")),
-    "Sharded, stage 1": Case(partial(sharded, stage=1), 0, partial(sharded, stage=1, keep="host")),
-    "Sharded, stage 2, clipped": Case(partial(sharded, stage=2, clip=1.0), 2),
-    "Sharded, stage 3": Case(partial(sharded, stage=3), 0),
-    "Delayed": Case(delayed, 0),
-    "columns and rows": Case(layers, 0),
-    "experts": Case(experts, 1),
-    "a pipeline's messages": Case(pipeline, 0),
+    "DiLoCo": LoopCheck(outer, 2, partial(outer, keep="host")),
+    "Sharded, stage 1": LoopCheck(partial(sharded, stage=1), 0, partial(sharded, stage=1, keep="host")),
+    "Sharded, stage 2, clipped": LoopCheck(partial(sharded, stage=2, clip=1.0), 2),
+    "Sharded, stage 3": LoopCheck(partial(sharded, stage=3), 0),
+    "Delayed": LoopCheck(delayed, 0),
+    "columns and rows": LoopCheck(layers, 0),
+    "experts": LoopCheck(experts, 1),
+    "a pipeline's messages": LoopCheck(pipeline, 0),
 }
 
 
-def putting(place: Place) -> Put:
+def putting(place: TensorPlace) -> Put:
     """To the GPU; or, to try this file, a copy."""
     return place.put if place.on_gpu else np.copy
 
 
-def right(comm: Any, place: Place, case: Case) -> str:
+def right(comm: Any, place: TensorPlace, case: LoopCheck) -> str:
     """Some steps beside NumPy's; why they differ, "": they do not."""
     host, there = case.make(comm.dup(), np.copy, SMALL), case.make(comm, putting(place), SMALL)
     for _ in range(STEPS):
@@ -155,7 +155,7 @@ def right(comm: Any, place: Place, case: Case) -> str:
     return ""
 
 
-def timed(comm: Any, place: Place, name: str, case: Case, options: Options) -> Iterator[Finding]:
+def timed(comm: Any, place: TensorPlace, name: str, case: LoopCheck, options: Options) -> Iterator[Finding]:
     side = 256 if options.quick or not place.on_gpu else SIDE
     put = putting(place)
     there = case.make(comm.dup(), put, side)
@@ -167,7 +167,7 @@ def timed(comm: Any, place: Place, name: str, case: Case, options: Options) -> I
 
 
 def ranks(comm: Any, options: Options) -> None:
-    place = Place()
+    place = TensorPlace()
     comm.allreduce(putting(place)(np.ones(1, np.float32)))  # tries what the GPU can do
     for name, case in CASES.items():
         ok = group.right(comm, f"{name}: as NumPy's", partial(right, comm, place, case))

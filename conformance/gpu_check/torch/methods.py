@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hocket.compression import Compressor
-from hocket.conformance.gpu_check.rows import Finding, Options, at_least, at_most, say
+from hocket.conformance.gpu_check.findings import Finding, Options, at_least, at_most, say
 from hocket.conformance.gpu_check.torch import group
 from hocket.conformance.gpu_check.torch.group import DEVICE, with_torch
 
@@ -30,7 +30,7 @@ SIDE = 4096
 CALLS = 10
 
 
-class Place:
+class TensorPlace:
     """Tensors on the GPU; or, to try this file, on the CPU."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Place:
         return (time.perf_counter() - began) / calls
 
 
-def right(comm: Any, place: Place, method: str) -> str:
+def right(comm: Any, place: TensorPlace, method: str) -> str:
     """Three steps beside NumPy's; why they differ, "": they do not."""
     host, there = Compressor(comm, method), Compressor(comm, method)
     keys = [str(i) for i in range(len(SHAPES))]
@@ -93,7 +93,7 @@ def right(comm: Any, place: Place, method: str) -> str:
     return ""
 
 
-def timed(comm: Any, place: Place, method: str, options: Options) -> Iterator[Finding]:
+def timed(comm: Any, place: TensorPlace, method: str, options: Options) -> Iterator[Finding]:
     side = 256 if options.quick or not place.on_gpu else SIDE
     host = np.random.default_rng(comm.rank).standard_normal((side, side), np.float32)
     x, there, beside = place.put(host), Compressor(comm, method), Compressor(comm, method)
@@ -110,7 +110,7 @@ def timed(comm: Any, place: Place, method: str, options: Options) -> Iterator[Fi
     yield at_most(f"{method}: copies to the host", copies, "", 0)
 
 
-def alone(place: Place, method: str, target: float, options: Options) -> Finding:
+def alone(place: TensorPlace, method: str, target: float, options: Options) -> Finding:
     """Encoding, decoding and what is owed, without another rank, beside a device copy of as many bytes."""
     import hocket
 
@@ -123,13 +123,13 @@ def alone(place: Place, method: str, target: float, options: Options) -> Finding
     return at_least(f"{method}, one rank: rate / that of a device copy", copy / took, "", target if place.on_gpu else 0)
 
 
-def _alone(comm: Any, place: Place, method: str, x: Any) -> float:
+def _alone(comm: Any, place: TensorPlace, method: str, x: Any) -> float:
     compressor = Compressor(comm, method)
     return place.seconds(lambda: compressor.allreduce(x, "x"), CALLS)
 
 
 def ranks(comm: Any, options: Options) -> None:
-    place = Place()
+    place = TensorPlace()
     for method, target in METHODS.items():
         ok = group.right(comm, f"{method}: as NumPy's, and nothing waits", partial(right, comm, place, method))
         for row in timed(comm, place, method, options) if ok else ():

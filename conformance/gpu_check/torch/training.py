@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from hocket.conformance.gpu_check.rows import Finding, Options
+from hocket.conformance.gpu_check.findings import Finding, Options
 from hocket.conformance.gpu_check.torch.group import DEVICE, default_group, right, with_torch
 
 WIDTH, ROWS, STEPS, RATE = 256, 16, 6, 0.01

@@ -18,7 +18,7 @@ from hocket.tensorflow import gradients
 LOCAL = "leave the variables that are each rank's own out of what is averaged"
 
 
-class Reduction:
+class GradientReduction:
     """The way in which gradients of all ranks become one."""
 
     def __init__(
@@ -70,7 +70,7 @@ class DistributedGradientTape:
         groups: Any = None, process_set: ProcessSet = global_process_set, scale_local_gradients: bool = True,
     ) -> None:  # fmt: skip
         self._tape = gradtape
-        self._reduction = Reduction(compression, sparse_as_dense, op, gradient_predivide_factor, process_set)
+        self._reduction = GradientReduction(compression, sparse_as_dense, op, gradient_predivide_factor, process_set)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("register_local_"):

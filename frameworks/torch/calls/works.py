@@ -168,7 +168,7 @@ class Work(_Base):  # type: ignore[misc]
             try:
                 self.wait()
             except Exception as error:
-                self._inner.set_result(Failed(error))
+                self._inner.set_result(ErrorValue(error))
             else:
                 self._inner.set_result(self._result)
 
@@ -177,7 +177,7 @@ def _drive(task: int) -> None:
     drive(_asked.pop(task), STILL)
 
 
-class Failed:
+class ErrorValue:
     """An error as a future's value, which torch may pickle to look for tensors; not every error can be pickled."""
 
     def __init__(self, error: BaseException) -> None:
@@ -190,6 +190,6 @@ class Failed:
 def unpacked(done: Any) -> Any:
     """A future's value; an error that is one is raised."""
     value = done.value()
-    if isinstance(value, Failed):
+    if isinstance(value, ErrorValue):
         raise value.error
     return value

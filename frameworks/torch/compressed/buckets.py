@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from hocket.errors import ArgumentError
-from hocket.torch.calls.works import Failed, unpacked
-from hocket.torch.compressed.copies import Here, HostCopy
+from hocket.torch.calls.works import ErrorValue, unpacked
+from hocket.torch.compressed.copies import HostCopy, InPlace
 from hocket.training.worker import Worker
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Request(NamedTuple):
     """1 where the parameter has got a gradient on this rank; None: all have."""
     whole: torch.Tensor
     """The same as DDP has it."""
-    place: Here | None
+    place: InPlace | None
     """Between `whole`, on a GPU, and `bucket`."""
     first: bool
     last: bool
@@ -90,12 +90,12 @@ class Buckets:
         ))  # fmt: skip
         return done.then(unpacked)  # an error that a callback raises is one for C++, too
 
-    def _placed(self, whole: torch.Tensor) -> Here:
+    def _placed(self, whole: torch.Tensor) -> InPlace:
         """Where it is, or in host memory, if the method works there alone."""
         if self._stream is None:
             cuda: Any = torch.cuda
             self._stream = cuda.Stream(whole.device)
-        return (HostCopy if self._compressor.method.host else Here)(whole, self._stream)
+        return (HostCopy if self._compressor.method.host else InPlace)(whole, self._stream)
 
     def _average(self, request: Request) -> None:
         try:
@@ -114,7 +114,7 @@ class Buckets:
     def _finish(self, request: Request) -> None:
         """End a request.  Its future's event is of the stream that is current then."""
         if self._error is not None:
-            request.done.set_result(Failed(self._error))
+            request.done.set_result(ErrorValue(self._error))
         elif request.place is None:
             request.done.set_result(request.whole)
         else:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 
-class Here:
+class InPlace:
     """`seen` may be read and written inside `stream()`, behind what the current stream has now."""
 
     def __init__(self, x: torch.Tensor, stream: Any) -> None:
@@ -29,7 +29,7 @@ class Here:
         """x gets what `seen` holds, in the stream."""
 
 
-class HostCopy(Here):
+class HostCopy(InPlace):
     """`seen` is a NumPy array, in memory that is pinned; torch keeps it for the next copy of this size."""
 
     def __init__(self, x: torch.Tensor, stream: Any) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 from torch._C._distributed_c10d import Backend
 
 from hocket import Communicator
-from hocket.torch.calls.methods import Calls
+from hocket.torch.calls.collectives import Calls
 from hocket.torch.calls.names import with_aliases
 from hocket.torch.errors import in_torchs_words
 from hocket.torch.group.bootstrap import communicator, limit_of
-from hocket.torch.group.identity import Identity
+from hocket.torch.group.identity import GroupIdentity
 from hocket.torch.memory import Allocating
 from hocket.torch.register import NAME
 
@@ -29,7 +29,7 @@ def available() -> bool:
 
 
 @with_aliases
-class BackendHocket(Identity, Allocating, Calls, _Base):  # type: ignore[misc]
+class BackendHocket(GroupIdentity, Allocating, Calls, _Base):  # type: ignore[misc]
     """The backend that torch's process group holds."""
 
     always_work = True  # C++ wants one, also of calls that it waits for

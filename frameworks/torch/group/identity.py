@@ -13,7 +13,7 @@ WAIT = 5.0
 """Seconds that the end of a group waits for the other ranks."""
 
 
-class Identity:
+class GroupIdentity:
     """`comm` is the communicator."""
 
     comm: Communicator

@@ -17,13 +17,13 @@ import torch.distributed as dist
 
 from hocket import Communicator
 from hocket.torch.callers import pass_over_torch
-from hocket.torch.calls.methods import Calls
+from hocket.torch.calls.collectives import Calls
 from hocket.torch.calls.names import with_aliases
 from hocket.torch.errors import ArgumentError, in_torchs_words
 from hocket.torch.group import functional
 from hocket.torch.group.bootstrap import child, communicator, limit_of, met
 from hocket.torch.group.hooks import Hooks
-from hocket.torch.group.identity import Identity
+from hocket.torch.group.identity import GroupIdentity
 from hocket.torch.group.reconfigure import Reconfigurable
 from hocket.torch.group.shim import Shim, Without
 from hocket.torch.register import present
@@ -35,7 +35,7 @@ _Base: Any = dist.ProcessGroup  # torch's stubs describe its C++ overloads, of w
 
 
 @with_aliases
-class ProcessGroupHocket(Identity, Reconfigurable, Hooks, Calls, Without, _Base):  # type: ignore[misc]
+class ProcessGroupHocket(GroupIdentity, Reconfigurable, Hooks, Calls, Without, _Base):  # type: ignore[misc]
     """The group of `init_process_group("hocket")` and `new_group`.  `comm` is its `hocket.Communicator`."""
 
     comm: Communicator

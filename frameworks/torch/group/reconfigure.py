@@ -95,7 +95,7 @@ class Door:
     __del__ = close
 
 
-class Asked(NamedTuple):
+class ReconfigureCall(NamedTuple):
     """A call of `reconfigure` that was found to be right."""
 
     rank: int
@@ -166,7 +166,7 @@ class Reconfigurable:
             self._tell_torch(before)
         return Work([], [])
 
-    def _asked(self, uuid: int, handles: Iterable[str]) -> Asked:
+    def _asked(self, uuid: int, handles: Iterable[str]) -> ReconfigureCall:
         own, ordered = self._open_door().handle, list(handles)
         if not isinstance(handles, list):
             ordered.sort()
@@ -185,7 +185,7 @@ class Reconfigurable:
         first = found[0]
         assert first is not None
         key = None if first["key"] == "secret" or own.endswith(":secret") else first["key"]
-        return Asked(ordered.index(own), ordered, first["address"], key)
+        return ReconfigureCall(ordered.index(own), ordered, first["address"], key)
 
     def _part(self) -> None:
         """End the group as it was, with those made on it, here and for ranks that still wait for this one."""

@@ -27,7 +27,7 @@ CLOSE = 1e-4
 """The product's largest error, of the gradient's largest element, with which a layer may change."""
 
 
-class Layer:
+class FactoredLinear:
     """A `Linear`, and the samples of a step: what went in, and the gradient of what came out."""
 
     def __init__(self, name: str, module: torch.nn.Linear) -> None:
@@ -124,10 +124,10 @@ class Factored:
                     f"products of two matrices; leave it out, or take codec= or compressor= for it"
                 )
         wanted = linear if given == "auto" else {name: linear[name] for name in given}
-        self._layers = {name: Layer(name, module) for name, module in wanted.items()}
+        self._layers = {name: FactoredLinear(name, module) for name, module in wanted.items()}
         self._scheduler = make()
         self._declared: dict[str, Any] = {}
-        self._row: list[Layer] = []
+        self._row: list[FactoredLinear] = []
         """Layers that go by factors, in the order of their calls."""
         self._next, self._steps = 0, 0
         self._fits: dict[str, int] = {}
@@ -184,7 +184,7 @@ class Factored:
                     self._scheduler.declare(name, like)
             self._scheduler.seal()
 
-    def _send(self, layer: Layer) -> None:
+    def _send(self, layer: FactoredLinear) -> None:
         message, layer.fresh = layer.message(layer.grad if layer.fresh else None), False
         came = message.new_empty(self.comm.size * message.numel())
         layer.begun = self._lane.allgather(message, out=came, async_op=True), message, came

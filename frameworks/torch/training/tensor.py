@@ -16,7 +16,7 @@ from hocket.training.large.told import tell
 Tensor = torch.Tensor
 
 
-class _Cut(nn.Module):
+class _LinearPart(nn.Module):
     """A part of `linear`, whose weight and bias are alike on all ranks; `axis`: of its weight."""
 
     axis: int
@@ -45,7 +45,7 @@ class _Cut(nn.Module):
         return {"shape": list(linear.weight.shape), "bias": linear.bias is not None, "sequence": self.sequence}
 
 
-class ColumnParallel(_Cut):
+class ColumnParallel(_LinearPart):
     """Some of the outputs of `linear`: x goes in whole, or of `sequence` by rows.
 
     `comm`: a communicator, an axis of a `Mesh`, or a process group of hocket's.  Bytes: an allreduce of x's gradient in
@@ -63,7 +63,7 @@ class ColumnParallel(_Cut):
         return nn.functional.linear(whole, self.weight, self.bias)
 
 
-class RowParallel(_Cut):
+class RowParallel(_LinearPart):
     """Some of the inputs of `linear`: `ColumnParallel`'s outputs go in, y comes out whole, or of `sequence` by rows.
 
     Bytes: an allreduce of y; of `sequence` a reduce-scatter of y and an allgather of its gradient.

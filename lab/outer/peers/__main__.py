@@ -29,7 +29,7 @@ FLOWER = "Flower, FedAvg"
 
 def site(way: str, rounds: int, rank: int) -> None:
     """Rank 0 says how long a round took, and what was learned."""
-    from hocket.lab.outer.peers.ways import WAYS
+    from hocket.lab.outer.peers.sites import WAYS
 
     learner = Learner(rank)
     with WAYS[way](rank, learner) as after:
@@ -46,7 +46,7 @@ def site(way: str, rounds: int, rank: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    from hocket.lab.outer.peers.ways import WAYS
+    from hocket.lab.outer.peers.sites import WAYS
 
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__.split("\n")[0])
     parser.add_argument("--rate", default="100mbit", help="of each host's cable, in tc's words (100mbit)")

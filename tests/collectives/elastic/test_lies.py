@@ -16,9 +16,9 @@ from hocket.control.addresses import remove_dead
 from hocket.control.elastic.door import Iam
 from hocket.control.elastic.lobby import Asks
 from hocket.control.elastic.mesh import Mesh
-from hocket.control.elastic.proving import Identity, times
+from hocket.control.elastic.proving import ProcessKey, times
 from hocket.control.elastic.reaching import LOBBY, PEER, Own, address_of, reach
-from hocket.control.link import Link
+from hocket.control.link import ControlLink
 from hocket.control.protocol.generations import Generation, Leaves
 from hocket.control.protocol.messages import pack
 from hocket.control.protocol.seats import Seat, makes_sense, uid_of
@@ -35,7 +35,7 @@ from hocket.control.elastic.entering import enter
 from hocket.control.elastic.lobby import Enter
 from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.reaching import LOBBY, PEER, Own, address_of, reach
-from hocket.control.link import Link
+from hocket.control.link import ControlLink
 from hocket.control.protocol.generations import Dead, Leaves
 from hocket.control.protocol.messages import pack
 from hocket.control.reactor import Reactor
@@ -47,7 +47,7 @@ def come(**lies):
     mesh.seat = mesh.seat._replace(**lies)
     return mesh, enter(mesh, lambda: doors, 10.0)
 def say(own, address, purpose, *words):
-    link = Link(reactor, reach(own, address, purpose, 2.0))
+    link = ControlLink(reactor, reach(own, address, purpose, 2.0))
     reactor.soon(link.start)
     for word in words:
         link.send(pack(word))
@@ -129,7 +129,7 @@ told(comm, links=len(comm.world.elastic.mesh._links))
 mesh, admitted = come()
 inside, (other, target) = own._replace(job=admitted.job), admitted.seats[:2]
 def proven(seat, word):
-    link = Link(reactor, reach(inside, address_of(seat.addresses[0]), PEER, 30.0))
+    link = ControlLink(reactor, reach(inside, address_of(seat.addresses[0]), PEER, 30.0))
     reactor.soon(link.start)
     link.send(pack(Iam(mesh.uid, mesh._identity.proof(seat.public, mesh.uid, seat.uid, link.key))))
     link.send(pack(word))
@@ -218,7 +218,7 @@ from hocket.control.protocol.seats import Seat
 _, admitted = come()
 for target in admitted.seats[:2]:
     heard = []
-    link = Link(reactor, reach(own, doors[0], LOBBY, 30.0))
+    link = ControlLink(reactor, reach(own, doors[0], LOBBY, 30.0))
     link.on_message, link.on_end = heard.append, lambda how: heard.append(how)
     reactor.soon(link.start)
     link.send(pack(Enter(Seat(target.uid, [["tcp", "127.0.0.1", 1]], "no host", 1, 1))))
@@ -276,15 +276,15 @@ def test_a_members_first_connection_is_proven() -> None:
         here, public = address_of(first.seat.addresses[0]), first.seat.public
         ended: list[str] = []
 
-        def comes(proof: Callable[[Link], str]) -> None:
-            link = Link(reactor, reach(own, here, PEER, 30.0))
+        def comes(proof: Callable[[ControlLink], str]) -> None:
+            link = ControlLink(reactor, reach(own, here, PEER, 30.0))
             link.on_end = ended.append
             reactor.soon(link.start)
             link.send(pack(Iam(second.uid, proof(link))))
             link.send(pack(Leaves()))
 
         overheard = second._identity.proof(public, second.uid, first.uid, b"another connection")
-        wrong: list[Callable[[Link], str]] = [
+        wrong: list[Callable[[ControlLink], str]] = [
             lambda link: "", lambda link: "a key", lambda link: "\ud800", lambda link: overheard,
             lambda link: liar._identity.proof(public, second.uid, first.uid, link.key),
             lambda link: second._identity.proof(public, first.uid, second.uid, link.key),
@@ -312,7 +312,8 @@ def test_a_word_behind_the_last_one_is_not_heard(caplog: pytest.LogCaptureFixtur
     mesh = Mesh(reactor, own)
     try:
         mesh.begin(Generation(0, [mesh.seat], mesh.uid), met=0)
-        link, heard, over = Link(reactor, reach(own, address_of(mesh.seat.addresses[0]), LOBBY, 30.0)), [], Event()
+        link = ControlLink(reactor, reach(own, address_of(mesh.seat.addresses[0]), LOBBY, 30.0))
+        heard, over = [], Event()
         link.on_message, link.on_end = heard.append, lambda how: over.set()
         reactor.soon(link.start)
         reactor.soon(lambda: [link.send(pack(Asks())) for _ in range(2)])
@@ -323,7 +324,7 @@ def test_a_word_behind_the_last_one_is_not_heard(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_seat_that_is_passed_on_keeps_its_key() -> None:
-    one, other = Identity(), Identity()
+    one, other = ProcessKey(), ProcessKey()
     seat = Seat(uid_of(one.public), [["tcp", "127.0.0.1", 1]], "a host", 1, 1, None, one.public)
     assert makes_sense(seat) and not makes_sense(seat._replace(public=other.public))
 
@@ -332,5 +333,5 @@ def test_the_keys_are_those_of_rfc_7748() -> None:
     scalar = bytes.fromhex("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4")
     point = bytes.fromhex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c")
     assert times(scalar, point).hex() == "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"
-    one, other = Identity(), Identity()
+    one, other = ProcessKey(), ProcessKey()
     assert one.proof(other.public, "a", "b", b"c") == other.proof(one.public, "a", "b", b"c")

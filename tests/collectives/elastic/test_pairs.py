@@ -20,7 +20,7 @@ from hocket.collectives.elastic import pairs as of_two
 from hocket.control import secret
 from hocket.control.dial import dial
 from hocket.control.handshake import AuthError, Hello
-from hocket.control.link import Link
+from hocket.control.link import ControlLink
 from hocket.control.protocol.membership import PURPOSE
 from hocket.control.protocol.messages import Join, pack
 from hocket.control.reactor import Reactor
@@ -221,7 +221,7 @@ def test_connections_that_wait_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
         reactor, over = Reactor(), threading.Event()
         host, port = place.removeprefix("tcp:").rsplit(":", 1)
         hello = Hello(0, PURPOSE, of_two.JOB)
-        link = Link(reactor, dial(("tcp", host, int(port)), secret.read_text(SECRET), hello, 2.0))
+        link = ControlLink(reactor, dial(("tcp", host, int(port)), secret.read_text(SECRET), hello, 2.0))
         link.on_end = lambda how: over.set()
         reactor.soon(link.start)
         link.send(pack(Join(0, 2, 1, "a host")))

@@ -132,7 +132,7 @@ def test_neither_half_goes_on_and_all_do_when_the_cable_is_whole(tmp_path: pathl
 
 SILENCE = """
 import os, socket, time
-from hocket.control.link import Link
+from hocket.control.link import ControlLink
 from hocket.control.reactor import Reactor
 here, me = {directory!r}, int(os.environ["RANK"])
 reactor, ended, words = Reactor(), [], []
@@ -147,7 +147,7 @@ if me:
 else:
     listener = socket.create_server(({host!r}, 29542))
     sock = listener.accept()[0]
-link = Link(reactor, sock)
+link = ControlLink(reactor, sock)
 link.on_message, link.on_end = words.append, lambda how: ended.append((time.monotonic(), how))
 reactor.soon(link.start)
 link.send({{"hello": me}})

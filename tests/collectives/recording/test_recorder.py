@@ -18,7 +18,7 @@ from hocket.collectives.recording import dump, recorder
 from hocket.collectives.recording.processes import recorders
 from hocket.observe.files.reading import read as read_trace
 from hocket.observe.findings import find
-from hocket.observe.words import summary
+from hocket.observe.sentences import summary
 from hocket.recording import NOBODY, Kind, Recorded, Ring
 from hocket.tools import top
 from support.jobs import run

@@ -21,7 +21,7 @@ from hocket.control.protocol.words import (
     Promise,
     Proven,
     Refuse,
-    Send,
+    SendTo,
 )
 from support import decree_simulator, lines
 
@@ -33,7 +33,7 @@ def carried(decrees: dict[int, Decree], *events: tuple[int, Any]) -> None:
         by = deque([rank] * len(ahead))
         while ahead:
             each, sender = ahead.popleft(), by.popleft()
-            if isinstance(each, words.Send) and each.rank in decrees:
+            if isinstance(each, words.SendTo) and each.rank in decrees:
                 more = decrees[each.rank].take(sender, each.message, each.generation)
                 ahead += more
                 by += [each.rank] * len(more)
@@ -124,7 +124,7 @@ def test_no_ballot_is_used_twice() -> None:
 
     def ballots(by: int, message: Any) -> list[Any]:
         said = one.take(by, message, None if by == 1 else 1)
-        return [each.message.ballot for each in said if isinstance(each, Send) and isinstance(each.message, Prepare)]
+        return [each.message.ballot for each in said if isinstance(each, SendTo) and isinstance(each.message, Prepare)]
 
     one.take(1, Call())
     (first, *_) = ballots(1, Away(0))

@@ -9,7 +9,7 @@ import pytest
 
 from hocket.control.protocol import words as of
 from hocket.control.protocol.checking import Malformed
-from hocket.control.protocol.generations import Claim, Dead, Generation, Generations, Says, To
+from hocket.control.protocol.generations import Dead, Generation, Generations, Says, To
 from hocket.control.protocol.messages import pack
 from hocket.control.protocol.seats import Seat, name_of, seat_of
 from support import cases
@@ -28,7 +28,7 @@ class Net:
         self.flight: list[tuple[str, str, str]] = []
         self.dice = random.Random(seed)
 
-    def do(self, uid: str, instructions: list[To | Claim]) -> None:
+    def do(self, uid: str, instructions: list[To | of.Claim]) -> None:
         for each in instructions:
             if isinstance(each, To) and each.uid in self.all and {uid, each.uid} != self.cut:  # nobody grants a Claim
                 self.flight.append((uid, each.uid, json.dumps(pack(each.message))))
@@ -273,7 +273,7 @@ def test_what_all_hear_is_one_message() -> None:
     said: list[To] = []
     heard = net.do
 
-    def do(uid: str, instructions: list[To | Claim]) -> None:
+    def do(uid: str, instructions: list[To | of.Claim]) -> None:
         said.extend(each for each in instructions if isinstance(each, To) and uid == "a")
         heard(uid, instructions)
 

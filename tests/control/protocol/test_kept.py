@@ -23,7 +23,7 @@ class World:
     """Ends 0 and 1, each of which says 0, 1, 2; and what is on the way between them."""
 
     def __init__(self, code: Any) -> None:
-        self.ends = [code.Kept(), code.Kept()]
+        self.ends = [code.ResendQueue(), code.ResendQueue()]
         self.said, self.heard = [0, 0], [0, 0]
         self.way: list[list[tuple[str, int]]] = [[], []]
         """To each end."""
@@ -134,7 +134,7 @@ def test_a_law_breaks_without_its_line(what: str) -> None:
 
 
 def test_an_end_that_says_nothing_or_nonsense() -> None:
-    end = kept.Kept[int]()
+    end = kept.ResendQueue[int]()
     for number in range(kept.MOST):
         end.sends(number)
     with pytest.raises(OverflowError):

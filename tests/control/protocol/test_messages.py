@@ -20,7 +20,7 @@ FAULT = say.Fault("op", "world", 7, [0, 1], "why", ACCOUNT, 2, [1], 0)
 MESSAGES: list[say.Message] = [
     say.Join(1, 2, 33, "host"), say.Exchange("name", {"a": [1, None, 2.5]}), say.Who(3), FAULT,
     say.Stuck("c", 1, [0], "ff", ACCOUNT), say.Answer("c", {}), say.Ask("c", [0, 1]), say.Told("c", 1, ACCOUNT),
-    say.Open("tcp"), say.Goodbye({"world": 3}), say.Welcome("00", ""), say.Refused("why", True),
+    say.OpenTransport("tcp"), say.Goodbye({"world": 3}), say.Welcome("00", ""), say.Refused("why", True),
     say.Values(1, [None, 2]),
     say.Fault("error", "c", 0, []), say.Missing("join", [1], True), say.Stop(FAULT),
     say.Verdict(FAULT, {0: ACCOUNT, 1: {}}), say.Lost(1, "how", [1]),

@@ -203,7 +203,7 @@ refused(ValueError, hvd.allreduce, x, op=hvd.Max, compression=method)
 METHODS = START + """
 import gc, hocket
 from hocket.compression import Compressor
-from hocket.compression.entries import Entry
+from hocket.compression.entries import KeyEntry
 def kept(kind):
     gc.collect()
     return sum(type(each) is kind for each in gc.get_objects())
@@ -211,19 +211,19 @@ half = hvd.Compression.method("topk:0.5")
 for shape, want in (((10,), 5), ((10,), 10), ((12,), 6), ((3, 4), 6), ((10,), 5)):     # the second has what is owed
     assert hvd.allreduce(torch.ones(shape), name="m", op=hvd.Average, compression=half).sum() == want, shape
 assert hvd.allreduce(torch.ones(3), name="other").tolist() == [1.0] * 3
-assert kept(Entry) == 1
+assert kept(KeyEntry) == 1
 for turn in range(5):
     assert hvd.allreduce(torch.ones(10), compression=half).sum() == 5
     assert sum(each.sum() for each in hvd.grouped_allreduce([torch.ones(4)] * 2, compression=half)) == 4
     made = hvd.add_process_set([1])
     if rank == 1:
         hvd.allreduce(torch.ones(10), name="m", process_set=made, compression=half)
-        assert kept(Entry) == 2 and kept(Compressor) == 2
+        assert kept(KeyEntry) == 2 and kept(Compressor) == 2
     assert hvd.remove_process_set(made)
 with hocket.group():    # of hocket's calls: Horovod's are none of it
     assert hvd.allreduce(torch.ones(10), compression=half).sum() == 5
     assert hvd.allgather_object([rank]) == [[0], [1]]
-assert (kept(Entry), kept(Compressor), kept(hvd.ProcessSet)) == (1, 1, 2)   # `made`, and that of all ranks
+assert (kept(KeyEntry), kept(Compressor), kept(hvd.ProcessSet)) == (1, 1, 2)   # `made`, and that of all ranks
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hocket.lab.outer.peers.__main__ import FLOWER, main
-from hocket.lab.outer.peers.ways import WAYS
+from hocket.lab.outer.peers.sites import WAYS
 from hocket.system.namespaces.hosts import refusal
 
 

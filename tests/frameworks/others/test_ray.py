@@ -301,7 +301,7 @@ def test_run() -> None:
     assert hocket.ray.run(total, 3, 1.0, x, power=2) == [(r, 3, 14.0 + (1 << 17)) for r in range(3)]
     assert hocket.ray.run(total, 1, 2.0, np.zeros(1), options={"num_cpus": 0.5}) == [(0, 1, 2.0)]
     alive = [each["ActorClassName"] for each in ray._private.state.actors().values() if each["State"] == "ALIVE"]
-    assert "_Rank" not in alive
+    assert "_RankActor" not in alive
 
 
 @pytest.mark.parametrize("others", ["wait in a call", "compute"])

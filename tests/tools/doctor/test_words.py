@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from hocket.kernels.cpu import reduce
-from hocket.tools.doctor import clocks, facts, machine, units, words
+from hocket.tools.doctor import clocks, facts, local, sentences, units
 from hocket.tools.doctor.differences import different, warnings
 from hocket.tools.doctor.links import Speed
 from hocket.tools.doctor.matrix import matrices
+from hocket.tools.doctor.pairing import rounds
 from hocket.tools.doctor.report import Report
-from hocket.tools.doctor.rounds import rounds
 from hocket.tools.doctor.suspicion import suspicions
 
 SHM = Speed(1e-6, 5e9, 5e9)
@@ -68,7 +68,7 @@ def test_the_first_rounds_meet_every_two_hosts() -> None:
 def test_nothing_is_suspected_of_equals() -> None:
     made = report(4, 4, 4)
     assert texts(made) == []
-    said = words.paragraph(made, [])
+    said = sentences.paragraph(made, [])
     assert said.startswith("12 ranks on 3 hosts. All reach each other: inside hosts over shm and between hosts over ")
     assert "No link is much slower than its like." in said
 
@@ -81,7 +81,7 @@ def test_a_host_whose_links_are_all_slow() -> None:
         "Host c sends 10 times slower than the others (100 MB/s, others 1.0 GB/s)",
         "Host c receives 10 times slower than the others (100 MB/s, others 1.0 GB/s)",
     ]
-    assert "Host c sends 10 times slower" in words.paragraph(made, suspicions(made))
+    assert "Host c sends 10 times slower" in sentences.paragraph(made, suspicions(made))
 
 
 def test_a_host_that_is_slow_inside() -> None:
@@ -94,7 +94,7 @@ def test_a_host_that_is_slow_inside() -> None:
     crowded = report(3, 3, 3, cores=2)
     crowded.links = made.links
     assert texts(crowded) == [], "its ranks wait for cores"
-    assert "No link is much slower" not in words.paragraph(report(3, cores=2), []), "nobody has looked"
+    assert "No link is much slower" not in sentences.paragraph(report(3, cores=2), []), "nobody has looked"
     (text,) = warnings(crowded)
     assert text.startswith("Ranks outnumber the cores of a, b and c, so times vary: inside hosts they are not judged")
 
@@ -123,7 +123,7 @@ def test_ranks_that_are_badly_placed(cores: list[int], threads: str, said: str) 
         each |= {"online": 64, "threads": "1"}
     for each in made.facts[:4]:
         each |= {"cores": cores, "usable": len(cores), "threads": threads}
-    text = words.paragraph(made, [])
+    text = sentences.paragraph(made, [])
     assert said in text and ("of host a may" in text) == bool(said) and "of host b may" not in text
 
 
@@ -197,9 +197,9 @@ def test_hosts_of_one_name_are_told_apart() -> None:
 def test_clocks() -> None:
     made = report(1, 1, 1)
     made.clocks = {1: clocks.Offset(-0.5, 1e-4), 2: clocks.Offset(1e-4, 1e-4)}
-    assert "The clock of host b is 500 ms behind that of host a (within 100 us)." in words.paragraph(made, [])
+    assert "The clock of host b is 500 ms behind that of host a (within 100 us)." in sentences.paragraph(made, [])
     made.clocks[1] = clocks.Offset(0.5, 0.6)
-    assert "Clocks agree within 1.1 s." in words.paragraph(made, []), "the bound is so wide that nothing is known"
+    assert "Clocks agree within 1.1 s." in sentences.paragraph(made, []), "the bound is so wide that nothing is known"
 
 
 def test_no_secret_is_told() -> None:
@@ -212,7 +212,7 @@ def test_no_secret_is_told() -> None:
 
 def test_a_wide_job_is_cut() -> None:
     made = report(*[8] * 8)
-    lines = [*words.details(made, [])]
+    lines = [*sentences.details(made, [])]
     assert len(lines) < 120 and any("the first 16 ranks" in line for line in lines)
     assert any(line.startswith("  and ") and "more groups of ranks" in line for line in lines)
     made.links.pop((0, 1))
@@ -230,20 +230,20 @@ def test_units() -> None:
 def test_a_processor_without_the_extensions_is_told() -> None:
     best = reduce.levels()[-1]
     reduce.use_level("base")
-    told = next(machine._processor())
+    told = next(local._processor())
     reduce.use_level(best)
     assert told.startswith("kernels: base: sse2; this processor has no AVX2")
-    assert best == "base" or "no AVX2" not in next(machine._processor())
+    assert best == "base" or "no AVX2" not in next(local._processor())
 
 
 def test_a_long_link_is_told_with_what_bounds_it() -> None:
     made = report(1, 1, 1)
     for fact in made.facts:
         fact["tcp"] = {"wmem": 4 << 20, "bbr": ""}
-    assert "round trip" not in words.paragraph(made, [])
+    assert "round trip" not in sentences.paragraph(made, [])
     made.links[0, 1] = Speed(0.05, 26e6, 26e6)
-    said = words.paragraph(made, [])
+    said = sentences.paragraph(made, [])
     told = "Between hosts a and b a round trip takes 100 ms: one TCP stream is bound at 208 Mbit/s by net.ipv4.tcp_wmem"
     assert told in said and said.count("round trip") == 1 and "Losses bind" not in said
     made.facts[2]["tcp"]["bbr"] = "bbr is only for root: net.ipv4.tcp_allowed_congestion_control is reno"
-    assert "Losses bind streams there, as bbr is only for root" in words.paragraph(made, [])
+    assert "Losses bind streams there, as bbr is only for root" in sentences.paragraph(made, [])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import hocket
-from hocket.training.crew.machine import Says, at_moment
+from hocket.training.crew.machine import Attendance, at_moment
 from hocket.training.crew.quorum import FIRST, LEAST, Grace
 from support.cases import more
 from support.elastic_ranks import mark, wait_for
@@ -243,10 +243,10 @@ except hocket.MismatchError as error:
 
 def test_the_latest_moment_counts() -> None:
     """And no part that is not more than half of the members goes on."""
-    boundary, present = Says(0, 4), Says(1, 4)
-    assert at_moment({0: boundary, 1: Says(0, 3), 2: Says(0, -1)}, 3) == (0, 1, 2)
+    boundary, present = Attendance(0, 4), Attendance(1, 4)
+    assert at_moment({0: boundary, 1: Attendance(0, 3), 2: Attendance(0, -1)}, 3) == (0, 1, 2)
     assert at_moment({0: boundary, 1: present, 2: present}, 3) == (1, 2)
-    assert at_moment({0: present, 1: Says(0, 5), 2: Says(0, 2)}, 3) == (1, 2)
+    assert at_moment({0: present, 1: Attendance(0, 5), 2: Attendance(0, 2)}, 3) == (1, 2)
     assert at_moment({0: boundary, 1: boundary, 2: present}, 3) == (0, 1)
     assert at_moment({1: present, 2: present}, 4) == at_moment({0: boundary, 1: present}, 2) == ()
 
@@ -401,9 +401,9 @@ def test_a_newcomer_loads_beside_one_that_has_stopped_or_does_without() -> None:
     source = BEGIN + """
 import socket
 from hocket import hosting
-from hocket.training.crew.loading import Server, load
+from hocket.training.crew.loading import Donor, load
 state.x = np.arange(4e6)
-server, mine = Server(comm, state), State()
+server, mine = Donor(comm, state), State()
 mine.x = np.zeros(4_000_000)
 stopped = hocket.connect(hosting.notice(comm.door)["state"], timeout=60)
 assert load(comm.door, mine, 60) and (mine.x == state.x).all()

@@ -31,7 +31,7 @@ class Held:
 
 def test_a_newcomer_that_does_not_take_the_state_keeps_no_other_from_it() -> None:
     with hocket.init(elastic=True, make_default=False) as comm:
-        server = loading.Server(comm, Held(np.arange(1e6)))
+        server = loading.Donor(comm, Held(np.arange(1e6)))
         address = server._pairs.address
         idle = [hocket.connect(address) for _ in range(2)]  # they never receive
         taken = Held(np.zeros(1_000_000))

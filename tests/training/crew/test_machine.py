@@ -34,15 +34,15 @@ def test_a_million_schedules(part: int) -> None:
 
 def test_the_last_whole_state_is_not_given_up_before_another_has_come() -> None:
     """The most advanced dies while its state moves to all others, who have theirs still; newcomers have none."""
-    met = machine.Met(1, 0, {0: machine.Says(0, 4), 1: machine.Says(0, 5)}, (0, 1, None))
+    met = machine.Met(1, 0, {0: machine.Attendance(0, 4), 1: machine.Attendance(0, 5)}, (0, 1, None))
     for new in (False, True):
-        one = machine.Machine(0, 2, 0, new)
+        one = machine.MemberMachine(0, 2, 0, new)
         one.take(machine.Breaks(4, ValueError("lost")))
-        (fit,) = one.take(met._replace(infos={**met.infos, 0: machine.Says(0, -1 if new else 4)}))
+        (fit,) = one.take(met._replace(infos={**met.infos, 0: machine.Attendance(0, -1 if new else 4)}))
         (move,) = one.take(machine.Fitted({rank: {"arrays": {}} for rank in fit.ranks}))
         assert (move.donor, move.keeps) == (1, not new)
-        one.take(machine.Lost(ValueError("the donor is dead")))
-        says = machine.Says(0, -1 if new else 4)
+        one.take(machine.Fails(ValueError("the donor is dead")))
+        says = machine.Attendance(0, -1 if new else 4)
         ends = one.take(machine.Met(2, 0, {0: says}, (0, None)))
         error = ends[-1].error
         assert ("nobody is left who holds the state" in str(error)) is new and isinstance(error, PeerLostError) is new
@@ -75,7 +75,7 @@ LINES: dict[str, lines.Row] = {
     "a boundary goes on after a meeting": ("if self._asked.moment == BOUNDARY:", "if False:", "Again", 0),
     "a round does not": ("if self._asked.moment == BOUNDARY:", "if True:", "Again", 0),
     "who is not here comes again": ("        return self._come()\n\n    # --- who goes on",
-                                    "        return self._end(Over(ranks))\n\n    # --- who goes on", "", 0),
+                                    "        return self._end(Return(ranks))\n\n    # --- who goes on", "", 0),
     "a meeting that fails is no loss": ("if self.state != MEETS:", "if True:", "Ending", 0),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hocket.training.overlap.rows import TAIL, Row, Tensor, Unit, deal
+from hocket.training.overlap.dealing import TAIL, Row, Tensor, Unit, deal
 
 SIZES = {"float32": 4, "float16": 2}
 

@@ -173,7 +173,7 @@ def comes_often(comm: Communicator) -> None:
         comm.barrier()
         with server.holder._counting:
             counts = sorted(len(guests) for guests in server.holder._guests.values())
-        assert counts[-1] <= holder.SEVERAL and len(server.holder._incoming._lines) <= 4 + holder.SEVERAL + 1, counts
+        assert counts[-1] <= holder.SEVERAL and len(server.holder._incoming._threads) <= 4 + holder.SEVERAL + 1, counts
         comm.barrier()
         assert server.wait(60)
         return

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hocket.training.server.member import ViewMember
-from hocket.training.server.views import Says, decide, refused
+from hocket.training.server.views import MemberInfo, decide, refused
 from support.cases import more
 from support.serving import Cluster
 
@@ -54,9 +54,9 @@ def test_a_newcomer_that_is_not_as_the_others_is_left_out_alone(cases: list[str]
             assert out.startswith(error) and words in out, (case, out)
 
 
-OLD = [Says(i, i > 1, "" if i > 1 else f"tcp:h:{i}", {str(i): "head"} if i < 2 else {}, 2, "t", ["bsp", 0], True)
+OLD = [MemberInfo(i, i > 1, "" if i > 1 else f"tcp:h:{i}", {str(i): "head"} if i < 2 else {}, 2, "t", ["bsp", 0], True)
        for i in range(4)]  # fmt: skip
-NEW = Says(9, True, "", {}, 0, "t", [])
+NEW = MemberInfo(9, True, "", {}, 0, "t", [])
 
 
 def test_members_agree_on_who_takes_no_part() -> None:
@@ -97,7 +97,7 @@ class Meets:
 
 def test_a_newcomer_holds_nothing_whatever_it_says(caplog: pytest.LogCaptureFixture) -> None:
     """Else it were the head of a shard whose head has died, with values of its own.  Its words move no cursor."""
-    copy = Says(1, False, "tcp:h:1", {"0": "whole"}, 1, "t", ["async", 0], True)
+    copy = MemberInfo(1, False, "tcp:h:1", {"0": "whole"}, 1, "t", ["async", 0], True)
     liar = copy._replace(uid=9, works=True, address="tcp:h:9", has={"0": "head"})
     odd = NEW._replace(uid=10, tables="\x1b[2J" + "x" * 10_000)
     installed: list[Any] = []

@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.observe.files.reading import read
-from hocket.observe.metrics.families import Reader
+from hocket.observe.metrics.families import MetricsReader
 from hocket.tools import top
 from hocket.training import Client, Range, serve
 from support.worlds import spread
@@ -20,7 +20,7 @@ TRACE = "SERVER_TRACE"
 
 def marks(comm: Communicator) -> dict[str, float]:
     """The metrics of this rank's marks."""
-    return {mark: value for (_, mark), value in Reader([comm]).read()["hocket_mark"].items()}
+    return {mark: value for (_, mark), value in MetricsReader([comm]).read()["hocket_mark"].items()}
 
 
 def counts(comm: Communicator) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.training.server import machine
+from hocket.training.server import view_machine
 from support import crew_simulator, lines, view_simulator
 
 
 @pytest.mark.timeout(300)
 def test_no_order_of_two_members_and_two_faults_breaks_a_law() -> None:
-    assert crew_simulator.walk(view_simulator.World(machine, 2, 2)) > 10_000
+    assert crew_simulator.walk(view_simulator.World(view_machine, 2, 2)) > 10_000
 
 
 @pytest.mark.timeout(300)
@@ -26,7 +26,7 @@ def test_a_million_schedules(part: int) -> None:
 
 
 def run(seed: int) -> None:
-    view_simulator.simulate(machine, seed)
+    view_simulator.simulate(view_machine, seed)
 
 
 LINES: dict[str, lines.Row] = {
@@ -44,4 +44,4 @@ LINES: dict[str, lines.Row] = {
 
 @pytest.mark.parametrize("what", LINES)
 def test_a_law_breaks_without_its_line(what: str) -> None:
-    lines.must_break(machine, LINES[what], view_simulator.simulate)
+    lines.must_break(view_machine, LINES[what], view_simulator.simulate)

@@ -25,7 +25,7 @@ from hocket.training.server.shards.store import Change, What
 from hocket.training.server.tables import Places
 from hocket.training.server.wire.frames import FORWARD, PUSH, SHORT, framed, message
 from hocket.training.server.wire.link import EACH, SURE, ServerLink
-from hocket.training.server.wire.messages import OPEN, Cut, Gone, Role
+from hocket.training.server.wire.messages import OPEN, Gone, Role, Unlinked
 from hocket.training.server.worker.outbox import Outbox
 
 Wait = Callable[[], bool]
@@ -193,7 +193,7 @@ class Server:
         self.links.remove(link)
         for replica in list(self.replicas.values()):
             if replica.copy is link:
-                yield from self.say(replica, replica.take(Cut(replica.shard.generation), None))
+                yield from self.say(replica, replica.take(Unlinked(replica.shard.generation), None))
             for who in {link.uid, *(who for who, its in self.workers.items() if its is link)}:
                 yield from self.say(replica, replica.take(Gone(who), None))
         self.workers = {who: its for who, its in self.workers.items() if its is not link}

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.conformance.ends import End, Side
-from hocket.control.handshake import HELLO, NONCE, PROOF, START, AuthError, Client, Hello, Server, prove
-from hocket.control.link import ENDED, LENGTH, LIMIT, Link, Message
+from hocket.control.handshake import HELLO, NONCE, PROOF, START, AuthError, ClientSide, Hello, ServerSide, prove
+from hocket.control.link import ENDED, LENGTH, LIMIT, ControlLink, Message
 from hocket.control.reactor import Reactor
 from hocket.transports.tcp.stream import SocketStreams
 from support import headers, jobs
@@ -127,9 +127,9 @@ PIECES = st.lists(st.binary(max_size=200), max_size=8)
 @settings(max_examples=300, deadline=None)
 @given(PIECES, st.booleans(), st.booleans())
 def test_a_handshake_of_any_bytes_ends_in_auth_error(pieces: list[bytes], client: bool, honest_start: bool) -> None:
-    side = Client(b"k", Hello(1, "tcp", "job")) if client else Server(b"k")
+    side = ClientSide(b"k", Hello(1, "tcp", "job")) if client else ServerSide(b"k")
     if honest_start and not client:
-        side.feed(Client(b"k", Hello(1, "tcp", "job")).start)
+        side.feed(ClientSide(b"k", Hello(1, "tcp", "job")).start)
     for piece in pieces:
         try:
             side.feed(piece)
@@ -143,8 +143,8 @@ def test_a_handshake_of_any_bytes_ends_in_auth_error(pieces: list[bytes], client
 @given(st.binary(min_size=HELLO.size - 9, max_size=HELLO.size - 9))
 def test_a_hello_of_any_fields_is_answered_or_refused(rest: bytes) -> None:
     """Right magic, version and key, anything else."""
-    server = Server(b"k")
-    said = (Client(b"k", Hello(1, "tcp", "job")).start[:8] + rest + bytes(2))[: HELLO.size]
+    server = ServerSide(b"k")
+    said = (ClientSide(b"k", Hello(1, "tcp", "job")).start[:8] + rest + bytes(2))[: HELLO.size]
     try:
         assert len(server.feed(said + prove(b"k", b"hello", said))) == NONCE + PROOF
     except AuthError as why:
@@ -166,7 +166,7 @@ def ends_after(
 ) -> tuple[str | None, list[Message]]:
     """The end of a link that reads `data` (None: it did not), and what it understood."""
     ours, theirs = socket.socketpair()
-    link, heard, end, over = Link(reactor, ours), [], [], threading.Event()
+    link, heard, end, over = ControlLink(reactor, ours), [], [], threading.Event()
     link.on_message = heard.append
     link.on_end = lambda how: (end.append(how), over.set())
     reactor.soon(link.start)

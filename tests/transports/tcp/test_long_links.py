@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hocket.lab.wire.bed import ADDRESS, URGENT, Wire, bed, down
+from hocket.lab.wire.bed import ADDRESS, URGENT, Cable, bed, down
 from hocket.system.namespaces.hosts import on, refusal
 
 WHY_NOT = refusal("100mbit")
@@ -89,7 +89,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def job(
-    link: Wire, calls: int, nbytes: int, cables: int = 1, control: str = "", files: int = 0, seconds: int = 100,
+    link: Cable, calls: int, nbytes: int, cables: int = 1, control: str = "", files: int = 0, seconds: int = 100,
     until: str = "", **env: str,
 ) -> Iterator[tuple[list[str], Ranks]]:
     """A rank that takes longer than `seconds` ends, and prints where it was.
@@ -113,7 +113,7 @@ def test_a_cable_that_is_pulled_in_the_middle_of_a_call(tmp_path: pathlib.Path) 
     """Both carry the call; then the other one does, and says so.  It is the one that the job met over."""
     env = {"HOCKET_PATHS": "w0,w1", "HOCKET_LOST_AFTER": "15"}
     pulled = tmp_path / "pulled"
-    with job(Wire("200mbit", 0.003), 5, 12_000_000, cables=2, until=str(pulled), **env) as (names, ranks):
+    with job(Cable("200mbit", 0.003), 5, 12_000_000, cables=2, until=str(pulled), **env) as (names, ranks):
         ranks.until("took")
         time.sleep(0.1)
         down(names[0], 0)
@@ -127,7 +127,7 @@ def test_a_cable_that_is_pulled_in_the_middle_of_a_call(tmp_path: pathlib.Path) 
 
 def test_an_interface_that_is_not_there_and_too_few_descriptors_are_told_and_the_job_goes_on() -> None:
     env = {"HOCKET_PATHS": "w0,w7", "HOCKET_STREAMS": "16", "HOCKET_CONGESTION": "pigeon"}
-    with job(Wire("1gbit", 0.002), 1, 4_000_000, files=72, **env) as (names, ranks):
+    with job(Cable("1gbit", 0.002), 1, 4_000_000, files=72, **env) as (names, ranks):
         left = subprocess.Popen(["ip", "netns", "exec", names[0], "sleep", "99"])
         ends = ranks.ended()
     assert left.wait(60) == -signal.SIGKILL  # the bed ends what a launcher would leave
@@ -142,7 +142,7 @@ def test_two_cables_carry_more_than_one() -> None:
     took = []
     for cables in (1, 2):
         env = {"HOCKET_PATHS": ",".join(f"w{i}" for i in range(cables))}
-        with job(Wire("100mbit", 0.01), 6, 16_000_000, cables=cables, **env) as (_, ranks):
+        with job(Cable("100mbit", 0.01), 6, 16_000_000, cables=cables, **env) as (_, ranks):
             took.append(sorted(times(ranks.ended()[0][0]))[1])
     assert took[0] / took[1] > 1.7, took
 
@@ -150,7 +150,7 @@ def test_two_cables_carry_more_than_one() -> None:
 @pytest.mark.more
 def test_losses_do_not_bind() -> None:
     """By BBR where it may be had; by several streams where the control is one that losses bind."""
-    link, nbytes = Wire("100mbit", 0.05, 1000), 8_000_000
+    link, nbytes = Cable("100mbit", 0.05, 1000), 8_000_000
     found = {}
     for name, env in {"auto": {}, "system": {"HOCKET_CONGESTION": "system"},
                       "one": {"HOCKET_CONGESTION": "system", "HOCKET_STREAMS": "1"}}.items():  # fmt: skip
@@ -166,7 +166,7 @@ def test_losses_do_not_bind() -> None:
 def test_a_full_window_does_not_bind() -> None:
     found = {}
     for streams in ("1", "0"):
-        with job(Wire("1gbit", 0.05, 0, 9000), 10, 64_000_000, seconds=180, HOCKET_STREAMS=streams) as (_, ranks):
+        with job(Cable("1gbit", 0.05, 0, 9000), 10, 64_000_000, seconds=180, HOCKET_STREAMS=streams) as (_, ranks):
             out = ranks.ended()[0][0]
             found[streams] = sorted(times(out))[2], out
     assert found["0"][0] < found["1"][0] / 1.2 and "the window was full" in found["0"][1], found

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hocket.transports.tcp.long.width import LADDER, NOTHING, REST, Seen, Width, bound, together
+from hocket.transports.tcp.long.width import LADDER, NOTHING, REST, Usage, Width, bound, together
 
 
 class Link:
@@ -15,11 +15,11 @@ class Link:
     def __init__(self, rate: float, each: float, round_trip: float, why: str = "", by_loss: bool = True) -> None:
         self.rate, self.each, self.round_trip, self.why, self.by_loss = rate, each, round_trip, why, by_loss
 
-    def look(self, streams: int, busy: float, noise: float = 1.0) -> Seen:
+    def look(self, streams: int, busy: float, noise: float = 1.0) -> Usage:
         rate = min(self.rate, streams * self.each) * noise
         bounded = streams * self.each < self.rate
         full = busy if self.why == "window" and bounded else 0.0
-        return Seen(int(rate * busy), busy, full, 1 if self.why == "loss" else 0, self.round_trip, self.by_loss)
+        return Usage(int(rate * busy), busy, full, 1 if self.why == "loss" else 0, self.round_trip, self.by_loss)
 
 
 def settled(link: Link, seconds: int = 300, seed: int = 1, most: int = 16) -> tuple[int, int]:
@@ -58,7 +58,7 @@ def test_streams_that_begin_slowly_are_waited_for() -> None:
     for now in range(12):
         streams, spent = width.streams, spent + 0.5 * (width.streams > 1)
         rate = before * (1.3, 0.7)[now % 2] * (1.2 if spent > 2.0 else 0.9 if streams > 1 else 1.0)
-        width.saw(Seen(int(rate * 0.5), 0.5, 0.5 * (now > 1 and streams == 1), 0, 0.1, False), float(now))
+        width.saw(Usage(int(rate * 0.5), 0.5, 0.5 * (now > 1 and streams == 1), 0, 0.1, False), float(now))
     assert width.streams == LADDER[1]
 
 
@@ -84,7 +84,7 @@ def test_no_more_than_can_be_opened() -> None:
 
 
 def test_one_stream_that_is_full_beside_others_that_are_not_binds_nothing() -> None:
-    full, free, idle = Seen(10**7, 1.0, 0.9, 1, 0.1, False), Seen(10**7, 0.8, 0.0, 2, 0.2, False), together([])
+    full, free, idle = Usage(10**7, 1.0, 0.9, 1, 0.1, False), Usage(10**7, 0.8, 0.0, 2, 0.2, False), together([])
     found = together([full, *[free] * 7, idle])
     assert found[:2] + found[3:] == (8 * 10**7, 1.0, 15, 0.2, False) and idle == NOTHING
     assert not bound(found) and bound(together([full, full, full, free]))
@@ -92,5 +92,5 @@ def test_one_stream_that_is_full_beside_others_that_are_not_binds_nothing() -> N
 
 def test_an_idle_link_teaches_nothing() -> None:
     width = Width()
-    assert {width.saw(Seen(10, 1e-4, 1e-4, 9, 0.1, True), float(now)) for now in range(100)} == {1}
-    assert "Mbit/s" in bound(Seen(10**7, 1.0, 0.5, 0, 0.1, True)) and not bound(Seen(10**7, 1.0, 0.1, 0, 0.1, True))
+    assert {width.saw(Usage(10, 1e-4, 1e-4, 9, 0.1, True), float(now)) for now in range(100)} == {1}
+    assert "Mbit/s" in bound(Usage(10**7, 1.0, 0.5, 0, 0.1, True)) and not bound(Usage(10**7, 1.0, 0.1, 0, 0.1, True))

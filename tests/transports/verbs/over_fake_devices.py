@@ -15,7 +15,7 @@ from fake_verbs import PINS, get, pin, put
 
 from hocket.control.reactor import Reactor
 from hocket.errors import ArgumentError, TransportError
-from hocket.transports.verbs.channels import Reader, Writer
+from hocket.transports.verbs.channels import ReadEnd, WriteEnd
 from hocket.transports.verbs.device import Device
 from hocket.transports.verbs.ends import Path
 from hocket.transports.verbs.port import choose
@@ -28,7 +28,7 @@ class Link:
     def __init__(self, nqp: int = 2, tamper: Callable[[dict[str, Any]], None] = lambda answer: None) -> None:
         self.devices = [Device("fake0"), Device("fake1")]
         gids = [device.gid(1, 2) for device in self.devices]
-        self.writer, self.reader = Writer(self.devices[0], nqp), Reader(self.devices[1])
+        self.writer, self.reader = WriteEnd(self.devices[0], nqp), ReadEnd(self.devices[1])
         self.answer = self.reader.attach(Path(1, 2, gids[0], 0, 3), self.writer.offer)
         tamper(self.answer)
         self.writer.connect(Path(1, 2, gids[1], 0, 3), self.answer)
@@ -147,7 +147,7 @@ def test_memory_that_cannot_be_registered_costs_others_nothing(device: Device) -
 
 
 def test_close_twice(device: Device) -> None:
-    reader, writer = Reader(device), Writer(device, 2)
+    reader, writer = ReadEnd(device), WriteEnd(device, 2)
     device.close()
     assert get("pds") == 1, "not before what was made with it"
     for each_ in (reader, writer, writer, reader):
@@ -155,7 +155,7 @@ def test_close_twice(device: Device) -> None:
     device.close()
     device.close()
     with pytest.raises(TransportError, match="fake0 is closed"):
-        Writer(device, 2)
+        WriteEnd(device, 2)
 
 
 def test_a_reactor_is_not_needed_to_free() -> None:

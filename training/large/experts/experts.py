@@ -27,7 +27,7 @@ from hocket.training.large.stage import Stage
 from hocket.training.large.told import tell_all
 
 
-class Kept(NamedTuple):
+class SavedForward(NamedTuple):
     """The parts of `forward` that `backward` needs."""
 
     route: Route
@@ -70,7 +70,7 @@ class Experts:
             raise ArgumentError(f"{len(self.experts)} experts on each rank are too few for top={self.top}")
         return {"number of experts": len(self.experts), "top": self.top, "capacity": self.capacity}
 
-    def forward(self, x: Array, gates: Array) -> tuple[Array, Kept]:
+    def forward(self, x: Array, gates: Array) -> tuple[Array, SavedForward]:
         """x of (tokens, d), gates of (tokens, experts), not negative: the sum of the chosen experts' results, each
         times its gate (of top 2: its part of both).  A token that is left out gets zeros.
 
@@ -94,9 +94,9 @@ class Experts:
         rows = self.exchange(results, *reversed(counts))
         y = added(routed, routed.weights[:, None] * rows, alike(x, x.shape))
         self.dropped = routed.dropped
-        return y, Kept(routed, rows, counts, here, gates.shape)
+        return y, SavedForward(routed, rows, counts, here, gates.shape)
 
-    def backward(self, dy: Array, kept: Kept) -> tuple[Array, Array]:
+    def backward(self, dy: Array, kept: SavedForward) -> tuple[Array, Array]:
         """The gradients of x and of the gates; those of the experts' weights are added up inside them."""
         routed = kept.route
         arrived = self.exchange(contiguous(routed.weights[:, None] * dy[routed.tokens]), *kept.counts)

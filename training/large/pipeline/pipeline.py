@@ -34,7 +34,7 @@ Loss = Callable[[Array, int], tuple[float, Array]]
 """(the last stage's result, number of the micro-batch): the loss, and its gradient."""
 
 
-class _Kept(NamedTuple):
+class _SavedPass(NamedTuple):
     """The rest of a forward pass that its backward pass needs."""
 
     needed: Any
@@ -80,7 +80,7 @@ class Pipeline:
         self.order = [*ORDERS[schedule](comm.rank, comm.size, micro, len(self.stages))]
         self._begun = 0
         """Micro-batches of earlier steps, if it does not drain."""
-        self._kept: dict[tuple[int, int], _Kept] = {}
+        self._kept: dict[tuple[int, int], _SavedPass] = {}
         self._messages: Passing | None = None
         self.most = 0
         self.versions = Versions(self.stages[0].parameters, update) if update else None
@@ -132,7 +132,7 @@ class Pipeline:
                 f"made with like of {_words(takes)}; they must be the same"
             )
 
-    def _check_back(self, each: Pass, dx: Array, kept: _Kept) -> None:
+    def _check_back(self, each: Pass, dx: Array, kept: _SavedPass) -> None:
         """Check the gradient for the stage before, which waits for one like what it gave."""
         number = each.chunk * self.comm.size + self.comm.rank
         takes, gives = self._takes[self.comm.rank][each.chunk], _form(dx)
@@ -208,7 +208,7 @@ class Pipeline:
         return room
 
     def _run(self, order: Sequence[Pass], inputs: Sequence[Array], loss: Loss | None) -> float | None:
-        kept: dict[tuple[int, int], _Kept] = self._kept
+        kept: dict[tuple[int, int], _SavedPass] = self._kept
         total: Any = 0.0
         if self._messages is None:
             self._messages = Passing(self.comm, order, len(self.stages), self._room())
@@ -228,7 +228,7 @@ class Pipeline:
                 if messages.number(each) == messages.last and loss is not None:
                     one, gradient = loss(y, each.micro - self._begun)
                     total = total + (float(one) if on_host(one) else one)  # a number there: nobody waits for it
-                kept[key] = _Kept(needed, gradient, tuple(y.shape), alike(y, 0))
+                kept[key] = _SavedPass(needed, gradient, tuple(y.shape), alike(y, 0))
                 del needed  # else it lives until the next forward pass has another
                 self.most = max(self.most, len(kept))
             else:

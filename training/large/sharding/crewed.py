@@ -30,13 +30,13 @@ import numpy as np
 from hocket import Layout
 from hocket.errors import Error
 from hocket.training.flat import Array
-from hocket.training.large.sharding import states
+from hocket.training.large.sharding import checkpoints
 from hocket.training.outer import members
 
 Vectors = dict[str, Array]
 
 
-class Kept(NamedTuple):
+class StepShards(NamedTuple):
     """The shards of this rank and of another one at a step."""
 
     cut: str
@@ -72,7 +72,7 @@ class CrewShards:
         self.make, self.position, self.steps = make, 0, 0
         self.sharded: Any = None
         self._comm: Any = None
-        self._kept: list[Kept] = []
+        self._kept: list[StepShards] = []
         self._cut, self._of = "", 0
         self._copies: list[tuple[Vectors, Any]] = []
         """Memory for this rank's shards, and the plan that brings another's: of every other `keep`."""
@@ -148,8 +148,8 @@ class CrewShards:
         for what, vector in sharded.vectors.items():
             own[what][...] = vector
         other = {what: arrays[0] for what, arrays in plan().items()}
-        found = [states.saved(sharded, sharded.inside.rank, own), states.saved(sharded, self._of, other)]
-        self._kept.append(Kept(self._cut, sharded.steps, sharded.inside.size, found))
+        found = [checkpoints.saved(sharded, sharded.inside.rank, own), checkpoints.saved(sharded, self._of, other)]
+        self._kept.append(StepShards(self._cut, sharded.steps, sharded.inside.size, found))
         self._copies.reverse()
 
 

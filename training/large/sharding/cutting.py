@@ -29,7 +29,7 @@ class Unit(NamedTuple):
         return sum(self.counts)
 
 
-class Piece(NamedTuple):
+class ShardPart(NamedTuple):
     """A rank's part of one array."""
 
     name: str
@@ -55,7 +55,7 @@ def cut(flat: Flat, groups: Sequence[Sequence[str]], rank: int, size: int) -> li
     return units
 
 
-def pieces(flat: Flat, units: Sequence[Unit], rank: int) -> list[Piece]:
+def pieces(flat: Flat, units: Sequence[Unit], rank: int) -> list[ShardPart]:
     """This rank's pieces of each array."""
     own = []
     for unit in units:
@@ -65,7 +65,7 @@ def pieces(flat: Flat, units: Sequence[Unit], rank: int) -> list[Piece]:
             first, last = max(begin, at), min(end, at + flat.sizes[name])
             if first < last:
                 start = unit.shard.start + first - begin
-                own.append(Piece(name, first - at, slice(start, start + last - first)))
+                own.append(ShardPart(name, first - at, slice(start, start + last - first)))
             at += flat.sizes[name]
     return own
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from hocket.training.flat import Array, Flat
-from hocket.training.large.sharding.cutting import Piece
+from hocket.training.large.sharding.cutting import ShardPart
 from hocket.training.norm import root, squares
 
 
 class Pieces:
     """`own`: this rank's pieces; `comm`: the ranks that have the others; `joined`: by axis, the layers that it cuts."""
 
-    def __init__(self, flat: Flat, own: Sequence[Piece], comm: Any, joined: Sequence[tuple[Any, set[str]]]) -> None:
+    def __init__(self, flat: Flat, own: Sequence[ShardPart], comm: Any, joined: Sequence[tuple[Any, set[str]]]) -> None:
         self.names = [*flat.sizes]
         self.places = [(piece.name, piece.shard, len(flat.shapes[piece.name]) < 2) for piece in own]
         self._comm = comm

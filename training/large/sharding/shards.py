@@ -14,7 +14,7 @@ from hocket.errors import ArgumentError
 from hocket.extending import InOrder, in_order
 from hocket.training.flat import Array, Flat, digest, flat
 from hocket.training.large.agreeing import agree, ranks
-from hocket.training.large.sharding import states
+from hocket.training.large.sharding import checkpoints
 from hocket.training.large.sharding.around import Alike, Around, refuse
 from hocket.training.large.sharding.cutting import Unit, checked, cut, pieces
 from hocket.training.large.sharding.pieces import Pieces
@@ -281,7 +281,7 @@ class Shards:
     def state_dict(self) -> dict[str, Any]:
         """{"kind": "sharded/1", "size", "rank", "step", "arrays": {"m/NAME": this rank's part}, "numbers"}."""
         own = {what: saved(vector) for what, vector in self.vectors.items()}
-        return states.saved(self, self.inside.rank, own)
+        return checkpoints.saved(self, self.inside.rank, own)
 
     def load_state_dict(self, saved: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Go on from `state_dict()`s that a group of any size and stage made: each rank gives those that it has.
@@ -296,17 +296,17 @@ class Shards:
     def _load(self, given: Sequence[dict[str, Any]]) -> None:
         said, step, wrong = {}, 0, ""
         try:
-            said = states.told(self, given)
+            said = checkpoints.told(self, given)
         except ArgumentError as error:
             wrong = str(error)
         self._tell(wrong)
         rows = self.comm.share(said, "Sharded")
         try:
-            step, wrong = states.step_of(rows), states.lacking(self, rows)
+            step, wrong = checkpoints.step_of(rows), checkpoints.lacking(self, rows)
         except ArgumentError as error:
             wrong = str(error)
         self._tell(wrong)
-        for vector, where, part in states.moved(self, given, rows):
+        for vector, where, part in checkpoints.moved(self, given, rows):
             put(vector[where], part)
         self.steps = step
         self._spread()

@@ -25,7 +25,7 @@ from hocket.errors import TransportError
 from hocket.training.server.shards.clocks import Clocks
 from hocket.training.server.shards.rounds import Round
 from hocket.training.server.wire import messages as say
-from hocket.training.server.wire.messages import SELF, Ack, Answer, Clock, Forward, Pull, Push, Step
+from hocket.training.server.wire.messages import SELF, Ack, Answer, Clock, Forward, HeadStep, Pull, Push
 
 HEAD, COPY = -1, -2
 """To whom: the other replica, or else a worker."""
@@ -136,7 +136,7 @@ class Shard:
         self.waiting = [pull for pull in self.waiting if pull.worker != gone.worker]
         return self._wake()
 
-    def _cut(self, _: say.Cut) -> Out:
+    def _cut(self, _: say.Unlinked) -> Out:
         if self.state != "alone":
             self.state = "asking"
         return []
@@ -193,7 +193,7 @@ class Shard:
         """Other workers go on, whose clocks begin anew: so do rounds, without what was pushed and has not stepped."""
         at = self.clocks.slowest
         begun = [(item, round_) for item, round_ in rounds if round_.done > at or round_.given]
-        changes = [Push(self.generation, SELF, at, Step(item, at, 0)) for item, _ in begun]
+        changes = [Push(self.generation, SELF, at, HeadStep(item, at, 0)) for item, _ in begun]
         return [each for change in changes for each in self._ordered(change)]
 
     def _steps(self, rounds: list[tuple[Any, Round]]) -> Out:
@@ -202,7 +202,7 @@ class Shard:
         for item, round_ in rounds:
             clock = round_.next(self.clocks.at)
             if clock > round_.done:
-                step = Step(item, clock, round_.workers(self.clocks.at))
+                step = HeadStep(item, clock, round_.workers(self.clocks.at))
                 out += self._ordered(Push(self.generation, SELF, clock, step))
                 out += self._answers(item)
         return out
@@ -232,7 +232,7 @@ class Shard:
 
     def _change(self, push: Push) -> None:
         change = push.change
-        if type(change) is Step:
+        if type(change) is HeadStep:
             self.store.step(change.item, change.clock, change.workers)
             return
         self.store.apply(change)
@@ -299,7 +299,7 @@ class Shard:
             out.append((worker, answer))
         return out
 
-    def _kept(self, kept: say.Kept) -> Out:
+    def _kept(self, kept: say.Saved) -> Out:
         self.kept = dict(kept.applied)
         return []
 
@@ -362,8 +362,8 @@ class Shard:
 
 
 HANDLERS: dict[type, Callable[[Shard, Any], Out]] = {
-    say.Role: Shard._role, say.Gone: Shard._gone, say.Cut: Shard._cut, say.Linked: Shard._linked,
-    say.Kept: Shard._kept,
+    say.Role: Shard._role, say.Gone: Shard._gone, say.Unlinked: Shard._cut, say.Linked: Shard._linked,
+    say.Saved: Shard._kept,
     say.Hello: Shard._hello, Push: Shard._push, Pull: Shard._pull,
     say.At: Shard._at, say.Got: Shard._got, say.Applied: Shard._applied,
     say.Begin: Shard._begin, say.Item: Shard._item, say.Filled: Shard._filled, Forward: Shard._forward,

@@ -33,13 +33,13 @@ from hocket.training.server.wire.messages import (
     Filled,
     Forward,
     Got,
+    HeadStep,
     Hello,
     Item,
     Named,
     Pull,
     Push,
     Refused,
-    Step,
     Welcome,
 )  # fmt: skip
 
@@ -143,7 +143,7 @@ def _changed(code: int, shard: int, generation: int, push: Push, order: int) -> 
     if type(change) is Clock:
         clock = -1 if change.clock is None else change.clock
         return Frame([code | shard << 8 | NO_TABLE << 32, generation, worker, sequence, order, 0, 0, clock])
-    if type(change) is Step:
+    if type(change) is HeadStep:
         table, part = change.item
         first = code | shard << 8 | table << 32
         return Frame([first, generation, change.workers, change.clock, order, STEP << 32 | part, 0, 0])
@@ -168,7 +168,7 @@ def message(words: Sequence[int], keys: Array | None, payload: Array | None) -> 
                 raise ValueError(f"a clock of {last}")
             change = Clock(None if last < 0 else last)
         elif fifth >> 32 == STEP and kind is Forward:
-            change, worker = Step((first >> 32, fifth & 0xFFFFFFFF), number, worker), SELF
+            change, worker = HeadStep((first >> 32, fifth & 0xFFFFFFFF), number, worker), SELF
         else:
             if payload is None:
                 raise ValueError("a change without values")

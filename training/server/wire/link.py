@@ -284,7 +284,7 @@ Keeps = Callable[[ServerLink, Sequence[int]], bool]
 """Must what follows this header last longer than until the next frame?  Asked before memory is taken for it."""
 
 
-class Shared(ServerLink):
+class SharedLink(ServerLink):
     """A link that several threads of a client use, one at a time."""
 
     def __init__(self, comm: Any) -> None:

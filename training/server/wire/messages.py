@@ -1,7 +1,7 @@
 """The messages between workers, the head of a shard and its copy.  frames.py has them on the wire.
 
 `generation` is that of the view in which the sender is.  `change` is what a table does with a push (store.py), a
-`Clock`, or a `Step`.
+`Clock`, or a `HeadStep`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Clock(NamedTuple):
     clock: int | None
 
 
-class Step(NamedTuple):
+class HeadStep(NamedTuple):
     """A change by the head itself: the item steps by the mean of so many workers, and so many clocks are done."""
 
     item: Any
@@ -190,7 +190,7 @@ class Gone(NamedTuple):
     worker: int
 
 
-class Cut(NamedTuple):
+class Unlinked(NamedTuple):
     """The link to the copy of this generation has ended."""
 
     generation: int
@@ -202,7 +202,7 @@ class Linked(NamedTuple):
     generation: int
 
 
-class Kept(NamedTuple):
+class Saved(NamedTuple):
     """A snapshot with these changes is on disk."""
 
     applied: Mapping[int, int]

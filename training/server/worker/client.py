@@ -20,10 +20,10 @@ from hocket.training.server.serve import Server
 from hocket.training.server.shards.packing import ALL
 from hocket.training.server.shards.store import Change, What
 from hocket.training.server.tables import LONGEST, Places, Range, Rows, Table, TableSlice, as_keys, finite, shares
-from hocket.training.server.views import Says
+from hocket.training.server.views import MemberInfo
 from hocket.training.server.wire.messages import drawn
 from hocket.training.server.worker.encoding import Encoder, as_values, wire_codec
-from hocket.training.server.worker.handles import Handle, Open
+from hocket.training.server.worker.handles import Handle, OpenPart
 from hocket.training.server.worker.heads import Heads
 from hocket.training.server.worker.receiving import Receiver
 from hocket.training.server.worker.ways import Way
@@ -39,7 +39,7 @@ def rotated(parts: Sequence[TableSlice], by: int) -> list[TableSlice]:
     return [*parts[by:], *parts[:by]]
 
 
-Piece = tuple[Way, Change, Open]
+PartPush = tuple[Way, Change, OpenPart]
 """A slice, or rows, that is pushed to one server."""
 
 
@@ -96,10 +96,10 @@ class Client:
         self._heads.install(holder.view)
         return None
 
-    def _says(self) -> Says:
+    def _says(self) -> MemberInfo:
         view = self._heads.view
         shards, settings = (view.shards, [*view.settings]) if view is not None else (0, [])
-        return Says(self.uid, True, "", {}, shards, self.layout.said(), settings, view is not None)
+        return MemberInfo(self.uid, True, "", {}, shards, self.layout.said(), settings, view is not None)
 
     def _join(self) -> None:
         """Begin at the clock of the slowest."""
@@ -164,7 +164,7 @@ class Client:
         found: dict[int, dict[str, Array]] = {}
         handle = Handle(found, self._receiver.wait)
         for part in self._parts[number]:
-            entry = Open(handle, (part.first, part.end), 0, found, None, ALL)
+            entry = OpenPart(handle, (part.first, part.end), 0, found, None, ALL)
             self._ask(self.ways[part.shard], What(number, part.number, None, ALL), entry)
         self._waited(handle, f"state {name}")
         slices = [found[first] for first in sorted(found)]
@@ -194,7 +194,7 @@ class Client:
             own = {each: array if one.get(each) else array.reshape(-1)[cut] for each, array in arrays.items()}
             nbytes = sum(each.nbytes for each in own.values())
             self.start_push(self.ways[part.shard], Change(number, part.number, None, own),
-                             Open(handle, (part.first, part.end), nbytes), self._window)  # fmt: skip
+                             OpenPart(handle, (part.first, part.end), nbytes), self._window)  # fmt: skip
         self._waited(handle, f"load {name}")
 
     def table(self, name: str) -> Table:
@@ -254,7 +254,7 @@ class Client:
 
     # --- out
 
-    def begin_push(self, name: str, values: Any, rows: Any = None) -> tuple[Handle, list[Piece]]:
+    def begin_push(self, name: str, values: Any, rows: Any = None) -> tuple[Handle, list[PartPush]]:
         """A push whose parts have not begun: `start_push` begins each."""
         number, table = self._table(name)
         array, keys = self._checked(table, name, values, rows)
@@ -268,11 +268,11 @@ class Client:
             changes = [Change(number, part.number, None, flat[part.first : part.end]) for part in parts]
             ends = [(self.ways[part.shard], (part.first, part.end)) for part in parts]
         return handle, [
-            (way, change, Open(handle, part, change.values.nbytes, None, None, 0, False, undo))
+            (way, change, OpenPart(handle, part, change.values.nbytes, None, None, 0, False, undo))
             for (change, undo), (way, part) in zip(self._encoder.encoded(changes), ends, strict=True)
         ]
 
-    def start_push(self, way: Way, change: Change, entry: Open, window: int) -> None:
+    def start_push(self, way: Way, change: Change, entry: OpenPart, window: int) -> None:
         """One part, as soon as no more than `window` bytes are on its way with it."""
         self._room(way, entry.nbytes, window)
         entry.handle.begin(way)  # type: ignore[union-attr]
@@ -340,18 +340,18 @@ class Client:
         if keys is not None:
             asked = [
                 (way, What(number, 0, keys[where], self._answers),
-                 Open(handle, (0, 0), 0, result, where, self._answers, alone))
+                 OpenPart(handle, (0, 0), 0, result, where, self._answers, alone))
                 for way, where in self._dealt(keys, table, name)
             ]  # fmt: skip
         else:
             asked = [
                 (self.ways[part.shard], What(number, part.number, None, self._answers),
-                 Open(handle, (part.first, part.end), 0, flat[part.first : part.end], None, self._answers, alone))
+                 OpenPart(handle, (part.first, part.end), 0, flat[part.first : part.end], None, self._answers, alone))
                 for part in self._parts[number]
             ]  # fmt: skip
         return handle, [(each[0], partial(self._ask, *each, clock)) for each in asked]
 
-    def _ask(self, way: Way, what: What, entry: Open, clock: int | None = None) -> None:
+    def _ask(self, way: Way, what: What, entry: OpenPart, clock: int | None = None) -> None:
         self._room(way, 0)
         entry.handle.begin(way)  # type: ignore[union-attr]
         way.pull(what, entry, clock)

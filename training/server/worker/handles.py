@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hocket.errors import ArgumentError
 from hocket.training.server.shards.packing import ALL, as_bytes, unpacked
 from hocket.training.server.wire.frames import codec
-from hocket.training.server.wire.link import Shared
+from hocket.training.server.wire.link import SharedLink
 
 
 class Handle:
@@ -70,7 +70,7 @@ class Handle:
             seen += 1
 
 
-class Open(NamedTuple):
+class OpenPart(NamedTuple):
     """A part of a push or pull that has not ended."""
 
     handle: Handle | None
@@ -87,7 +87,7 @@ class Open(NamedTuple):
     """Called if a push was refused."""
 
 
-def take_answer(link: Shared, entry: Open | None, nbytes: int) -> None:
+def take_answer(link: SharedLink, entry: OpenPart | None, nbytes: int) -> None:
     """Receive the answer to this pull into the caller's memory; None: nobody wants it any more."""
     if entry is None or entry.room is None:
         link.payload(nbytes, reuse=True)

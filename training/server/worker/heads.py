@@ -14,7 +14,7 @@ from hocket.errors import Error, PeerLostError
 from hocket.training.server.views import View
 from hocket.training.server.wire import frames
 from hocket.training.server.wire.frames import BYE, Frame
-from hocket.training.server.wire.link import Shared
+from hocket.training.server.wire.link import SharedLink
 from hocket.training.server.wire.messages import OPEN, Named
 from hocket.training.server.wire.reaching import again, reached
 from hocket.training.server.worker.outbox import Outbox
@@ -43,7 +43,7 @@ class Heads:
         self.ways: list[Way] = []
         self.view: View | None = None
         self.over = False
-        self._links: dict[int, Shared] = {}
+        self._links: dict[int, SharedLink] = {}
         """By the server's uid."""
         self._reaching: dict[int, threading.Lock] = {}
         """Likewise: held while a link is made, as answers come by the one that has greeted last."""
@@ -64,7 +64,7 @@ class Heads:
             if any(way.link is None for way in self.ways):
                 self._reach_again()
 
-    def lose(self, link: Shared, error: Error) -> None:
+    def lose(self, link: SharedLink, error: Error) -> None:
         """The server at its other end is gone, or cut off."""
         if link.open:
             log.info("%s: a link has ended: %s", self.who, error)
@@ -110,18 +110,18 @@ class Heads:
                     self._greet(view, way, link)
         return not lost or self.view is not view or self.over
 
-    def _greet(self, view: View, way: Way, link: Shared | None) -> None:
+    def _greet(self, view: View, way: Way, link: SharedLink | None) -> None:
         with contextlib.suppress(Error):  # who waits for it hears that it has ended
             way.greet(link, view.generation)
 
-    def _to(self, view: View, uid: int) -> Shared | None:
+    def _to(self, view: View, uid: int) -> SharedLink | None:
         """The link to a server, made if there is none.  None: it cannot be reached, so it is about to be lost."""
         with self._reaching.setdefault(uid, threading.Lock()):
             link = self._links.get(uid)
             if link is not None and link.open:
                 return link
             try:
-                link = self._links[uid] = reached(Shared, view, uid, self._worker, self._how)
+                link = self._links[uid] = reached(SharedLink, view, uid, self._worker, self._how)
             except Error as error:
                 if not self._elastic:
                     raise

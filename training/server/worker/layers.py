@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hocket.training.server.optimizers import Array
-from hocket.training.server.worker.client import Client, Piece
+from hocket.training.server.worker.client import Client, PartPush
 from hocket.training.server.worker.handles import Handle
 from hocket.training.server.worker.ways import Way
 
@@ -26,7 +26,7 @@ LINGER = 0.2
 """Seconds after which the thread that sends ends, if nothing is to be sent; the next one begins when something is."""
 
 
-class Waits(NamedTuple):
+class QueuedSlice(NamedTuple):
     """A slice to be pushed or pulled; of all that wait the least goes next."""
 
     place: int
@@ -73,8 +73,8 @@ class Layers:
             most = max([most, *(count * np.dtype(table.dtype).itemsize for count in slices)])
         self._window = AHEAD * most
         self._changed = threading.Condition()
-        self._pushes: list[Waits] = []
-        self._pulls: list[Waits] = []
+        self._pushes: list[QueuedSlice] = []
+        self._pulls: list[QueuedSlice] = []
         self._left = dict.fromkeys(rooms, 0)
         """Slices that have not been asked for."""
         self._handles: dict[str, list[Handle]] = {name: [] for name in rooms}
@@ -127,7 +127,7 @@ class Layers:
         if self._why is not None:
             raise self._why
 
-    def _given(self, name: str, pushed: Handle | None, pushes: list[Piece]) -> None:
+    def _given(self, name: str, pushed: Handle | None, pushes: list[PartPush]) -> None:
         clock = self._client.clock + 1
         pulled, pulls = self._client.begin_pull(name, None, self._rooms[name], alone=True, clock=clock)
         with self._changed:
@@ -135,14 +135,14 @@ class Layers:
             self._left[name] += len(pulls)
             for i, (way, pull) in enumerate(pulls):
                 self._turn += 1
-                waits = Waits(self._places[name] if self._first else 0, self._turn, name, way, pull)
+                waits = QueuedSlice(self._places[name] if self._first else 0, self._turn, name, way, pull)
                 if pushes:
                     heappush(self._pushes, waits._replace(start=self._behind(pushes[i], waits)))
                 else:
                     heappush(self._pulls, waits)
             self._wake()
 
-    def _behind(self, push: Piece, pull: Waits) -> Callable[[], None]:
+    def _behind(self, push: PartPush, pull: QueuedSlice) -> Callable[[], None]:
         def start() -> None:
             self._client.start_push(*push, self._window)
             with self._changed:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hocket.training.server.wire.messages import Ack, Answer, Clock, Hello, Pull, Push, Refused, Welcome
 
 
-class Ended(NamedTuple):
+class PartEnded(NamedTuple):
     """A push or pull of this shard has ended.  `why`: it was refused."""
 
     number: int
@@ -61,13 +61,13 @@ class Outbox:
         """Count of changes among the numbers up to `last`."""
         return max(0, last - self._dropped - bisect.bisect_right(self._others, last))
 
-    def take(self, message: Any) -> tuple[list[Ended], list[Any]]:
+    def take(self, message: Any) -> tuple[list[PartEnded], list[Any]]:
         """The pushes that have ended, and the messages to send."""
         if message.generation != self.generation:
             return [], []
         return HANDLERS[type(message)](self, message)
 
-    def _welcome(self, welcome: Welcome) -> tuple[list[Ended], list[Any]]:
+    def _welcome(self, welcome: Welcome) -> tuple[list[PartEnded], list[Any]]:
         self.slowest = welcome.slowest
         self.lost += max(0, self.changes(self.acknowledged) - self.changes(welcome.acknowledged))
         ended = self._safe_until(welcome.acknowledged)
@@ -79,7 +79,7 @@ class Outbox:
             again += self.tick(self.clock)[1]
         return ended, again + [self._pull(number) for number in self.pulls]
 
-    def _ack(self, ack: Ack) -> tuple[list[Ended], list[Any]]:
+    def _ack(self, ack: Ack) -> tuple[list[PartEnded], list[Any]]:
         if ack.kept > self.kept:
             old = bisect.bisect_right(self._others, self.kept)  # the last two snapshots stay
             del self._others[:old]
@@ -88,24 +88,24 @@ class Outbox:
         self.acknowledged = max(self.acknowledged, ack.sequence)
         return self._safe_until(ack.sequence), []
 
-    def _safe_until(self, sequence: int) -> list[Ended]:
+    def _safe_until(self, sequence: int) -> list[PartEnded]:
         """End the changes up to a number, in the order of their numbers."""
         ended = []
         while self.pushes and (number := next(iter(self.pushes))) <= sequence:
             del self.pushes[number]
-            ended.append(Ended(number))
+            ended.append(PartEnded(number))
         return ended
 
-    def _refused(self, refused: Refused) -> tuple[list[Ended], list[Any]]:
+    def _refused(self, refused: Refused) -> tuple[list[PartEnded], list[Any]]:
         open_: dict[int, Any] = self.pushes if refused.push else self.pulls
         gone = open_.pop(refused.number, None)
         if gone is not None and refused.push:
             bisect.insort(self._others, refused.number)
-        return [Ended(refused.number, why=refused.why)] if gone is not None else [], []
+        return [PartEnded(refused.number, why=refused.why)] if gone is not None else [], []
 
-    def _answer(self, answer: Answer) -> tuple[list[Ended], list[Any]]:
+    def _answer(self, answer: Answer) -> tuple[list[PartEnded], list[Any]]:
         gone = self.pulls.pop(answer.number, None)
-        return [Ended(answer.number, answer.value)] if gone is not None else [], []
+        return [PartEnded(answer.number, answer.value)] if gone is not None else [], []
 
     def _push(self, number: int, change: Any) -> Push:
         return Push(self.generation, self.worker, number, change)
@@ -114,6 +114,6 @@ class Outbox:
         return Pull(self.generation, self.worker, number, *self.pulls[number])
 
 
-HANDLERS: dict[type, Callable[[Outbox, Any], tuple[list[Ended], list[Any]]]] = {
+HANDLERS: dict[type, Callable[[Outbox, Any], tuple[list[PartEnded], list[Any]]]] = {
     Welcome: Outbox._welcome, Ack: Outbox._ack, Refused: Outbox._refused, Answer: Outbox._answer,
 }  # fmt: skip

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from hocket.errors import Error, PeerLostError, TimeoutError
 from hocket.training.server.wire.frames import BYE
-from hocket.training.server.wire.link import Shared
+from hocket.training.server.wire.link import SharedLink
 from hocket.training.server.worker.handles import Handle
 from hocket.training.server.worker.heads import Heads
 from hocket.training.server.worker.ways import Way
@@ -64,7 +64,7 @@ class Receiver:
             finally:
                 link.waiting -= 1
 
-    def drive(self, link: Shared | None) -> None:
+    def drive(self, link: SharedLink | None) -> None:
         """Let a thread receive what is pulled, while nobody waits."""
         if link is None:
             return
@@ -74,7 +74,7 @@ class Receiver:
             link.driver = threading.Thread(target=self._driven, args=(link,), name="hocket-pull", daemon=True)
             link.driver.start()
 
-    def _receive(self, link: Shared, timeout: float | None = None) -> None:
+    def _receive(self, link: SharedLink, timeout: float | None = None) -> None:
         """A frame, by the thread that holds `link.receiving`; none comes if the time is over before."""
         words = link.words(timeout)
         if words is not None:
@@ -83,7 +83,7 @@ class Receiver:
             for why in self._heads.ways[words[0] >> 8 & 0xFFFFFF].take(link, words):
                 log.warning("%s: %s", self._heads.who, why)
 
-    def _driven(self, link: Shared) -> None:
+    def _driven(self, link: SharedLink) -> None:
         while link.open and not self._heads.over:
             link.wanted.wait()
             if link.pulls <= 0:

@@ -10,25 +10,25 @@ from typing import Any
 from hocket.errors import Error
 from hocket.training.server.shards.store import Change, What
 from hocket.training.server.wire.frames import ACK, ANSWER, framed, message
-from hocket.training.server.wire.link import Shared
+from hocket.training.server.wire.link import SharedLink
 from hocket.training.server.wire.messages import OPEN, Push
-from hocket.training.server.worker.handles import Open, take_answer
+from hocket.training.server.worker.handles import OpenPart, take_answer
 from hocket.training.server.worker.outbox import Outbox
 
 log = logging.getLogger("hocket")
-NOBODY = Open(None, (0, 0), 0)
+NOBODY = OpenPart(None, (0, 0), 0)
 """Waits for a clock."""
 
 
 class Way:
     """`lost(link, error)` is called when its link has ended.  `link`: to the shard's head; None: it has none now."""
 
-    def __init__(self, shard: int, worker: int, lost: Callable[[Shared, Error], None]) -> None:
+    def __init__(self, shard: int, worker: int, lost: Callable[[SharedLink, Error], None]) -> None:
         self.shard, self.outbox, self._lost = shard, Outbox(worker), lost
-        self.link: Shared | None = None
+        self.link: SharedLink | None = None
         self.most = OPEN
         """Pushes and pulls that have not ended, at most: an equal part for each shard of a server."""
-        self.open: dict[int, Open] = {}
+        self.open: dict[int, OpenPart] = {}
         self.nbytes = 0
         """Bytes of what is open."""
         self.sending, self.state = threading.RLock(), threading.Lock()
@@ -42,16 +42,16 @@ class Way:
         """Are fewer pulls than `most`, and than half of the room, under way?"""
         return len(self.outbox.pulls) < min(most, max(1, self.most // 2))
 
-    def push(self, change: Change, entry: Open) -> None:
+    def push(self, change: Change, entry: OpenPart) -> None:
         self._begin(self.outbox.push, change, entry)
 
-    def pull(self, what: What, entry: Open, clock: int | None = None) -> None:
+    def pull(self, what: What, entry: OpenPart, clock: int | None = None) -> None:
         self._begin(self.outbox.pull, what, entry, clock)
 
     def tick(self, clock: int | None) -> None:
         self._begin(self.outbox.tick, clock, NOBODY)
 
-    def _begin(self, act: Callable[..., tuple[int, list[Any]]], what: Any, entry: Open, *more: Any) -> None:
+    def _begin(self, act: Callable[..., tuple[int, list[Any]]], what: Any, entry: OpenPart, *more: Any) -> None:
         """Send it if the shard has a head; else it goes out once there is one."""
         with self.sending:
             with self.state:
@@ -70,7 +70,7 @@ class Way:
             except Error as error:
                 self._lost(link, error)
 
-    def take(self, link: Shared, words: tuple[int, ...]) -> list[str]:
+    def take(self, link: SharedLink, words: tuple[int, ...]) -> list[str]:
         """A frame whose header has come on this link.  What went wrong and nobody waits for, in words."""
         payload, nbytes = None, words[6]
         if words[0] & 0xFF == ANSWER:
@@ -98,7 +98,7 @@ class Way:
                 entry.handle.end(self, entry.part, why)
         return [why for entry, why in entries if entry.handle is None and why]
 
-    def greet(self, link: Shared | None, generation: int) -> None:
+    def greet(self, link: SharedLink | None, generation: int) -> None:
         """This link leads to the shard's head in this generation."""
         with self.sending, self.state:
             self.link, hello = link, self.outbox.view(generation)

@@ -19,7 +19,7 @@ from hocket.system.machine import same_socket, tcp_info, wish
 from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.long.congestion import BY_LOSS, control_of
 from hocket.transports.tcp.long.many import MOST, ManyStreams
-from hocket.transports.tcp.long.width import Seen, Width, together
+from hocket.transports.tcp.long.width import Usage, Width, together
 
 if TYPE_CHECKING:
     from hocket.transports.tcp.transport import TcpTransport
@@ -134,7 +134,7 @@ class StreamGroup:
             log.info("hocket: rank %d sends to rank %d over %d streams; %s", self._transport.context.rank, self.key[0],
                      self.streams, self.width.why or "HOCKET_STREAMS or HOCKET_PATHS asks for them")  # fmt: skip
 
-    def seen(self) -> Seen:
+    def seen(self) -> Usage:
         """The doings of the connections since the last call."""
         found = []
         for number in range(MOST):
@@ -154,7 +154,7 @@ class StreamGroup:
                 if sent - has > FULL:
                     full = spent
                 round_trip, by_loss = info["rtt"] / 1e6, control_of(sock) in BY_LOSS
-                found.append(Seen(acked - last[0], spent, full, losses - last[3], round_trip, by_loss))
+                found.append(Usage(acked - last[0], spent, full, losses - last[3], round_trip, by_loss))
         return together(found)
 
 

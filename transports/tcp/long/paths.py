@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hocket.control.dial import OURS, dial
 from hocket.control.handshake import ATTEMPT, Connection, Hello
 from hocket.errors import TransportError
-from hocket.transports.tcp.offers import Way
+from hocket.transports.tcp.offers import PathEnds
 
 if TYPE_CHECKING:
     from hocket.transports.tcp.history import History
@@ -27,11 +27,11 @@ class Paths:
     def __init__(self, key: bytes, history: History, on_down: Callable[[int], object]) -> None:
         """on_down(rank): the first path to it is down, by which control connections go."""
         self._key, self._history, self._on_down = key, history, on_down
-        self._ways: dict[int, list[Way]] = {}
+        self._ways: dict[int, list[PathEnds]] = {}
         self._down: set[tuple[int, int]] = set()
         """By rank and number: nothing was reached there of late."""
 
-    def learn(self, rank: int, ways: list[Way]) -> None:
+    def learn(self, rank: int, ways: list[PathEnds]) -> None:
         self._ways[rank] = ways
 
     def count(self, rank: int) -> int:

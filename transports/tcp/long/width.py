@@ -29,7 +29,7 @@ REST, MORE = 10.0, 3.0
 """Seconds until more streams are tried again that did not pay, and times as many after each such trial."""
 
 
-class Seen(NamedTuple):
+class Usage(NamedTuple):
     """The doings of the connections from one rank to another one since the last look, all together."""
 
     nbytes: int
@@ -43,8 +43,8 @@ class Seen(NamedTuple):
     by_loss: bool
     """Does the congestion control take a loss for a full queue?"""
 
-    def plus(self, more: Seen) -> Seen:
-        return Seen(self.nbytes + more.nbytes, self.busy + more.busy, self.full + more.full, self.losses + more.losses,
+    def plus(self, more: Usage) -> Usage:
+        return Usage(self.nbytes + more.nbytes, self.busy + more.busy, self.full + more.full, self.losses + more.losses,
                     more.round_trip, more.by_loss)  # fmt: skip
 
     @property
@@ -52,14 +52,14 @@ class Seen(NamedTuple):
         return self.nbytes / self.busy if self.busy else 0.0
 
 
-NOTHING = Seen(0, 0.0, 0.0, 0, 0.0, False)
+NOTHING = Usage(0, 0.0, 0.0, 0, 0.0, False)
 
 
-def together(streams: list[Seen]) -> Seen:
+def together(streams: list[Usage]) -> Usage:
     """Connections side by side, as one.  A window that is full does not bind the others: `full` is their mean."""
     nbytes, busy, full, losses, round_trip, by_loss = zip(NOTHING, *streams, strict=True)
     most = max(busy)
-    return Seen(sum(nbytes), most, most * sum(full) / (sum(busy) or 1.0), sum(losses), max(round_trip), by_loss[-1])
+    return Usage(sum(nbytes), most, most * sum(full) / (sum(busy) or 1.0), sum(losses), max(round_trip), by_loss[-1])
 
 
 class Width:
@@ -73,7 +73,7 @@ class Width:
         self._latest, self._rate, self._grows = NOTHING, 0.0, False
         self._rest, self._again = 0.0, REST
 
-    def saw(self, seen: Seen, now: float) -> int:
+    def saw(self, seen: Usage, now: float) -> int:
         """The streams to use from now on."""
         if self._trial == 1:  # the first look behind a change has both
             self._trial, self._seen, self._latest = 2, NOTHING, NOTHING
@@ -112,7 +112,7 @@ class Width:
             self.most = streams
 
 
-def bound(seen: Seen) -> str:
+def bound(seen: Usage) -> str:
     """The reason that bounds these streams where more of them would not be bound; "": nothing is known."""
     if seen.round_trip < LONG:
         return ""

@@ -14,7 +14,7 @@ from hocket.errors import ArgumentError
 from hocket.horovod.basics import Average
 from hocket.horovod.process_sets import ProcessSet, global_process_set
 from hocket.horovod.tensorflow.compression import Compression
-from hocket.horovod.tensorflow.gradients import Reduction
+from hocket.horovod.tensorflow.gradients import GradientReduction
 
 SCALED = (
     "mixed_float16 puts a LossScaleOptimizer around a DistributedOptimizer, and calls it only on ranks whose own "
@@ -44,7 +44,7 @@ def DistributedOptimizer(
     scaling = "LossScaleOptimizer" in type(optimizer).__name__
     if tf.keras.mixed_precision.global_policy().name == "mixed_float16" and not scaling:
         raise ArgumentError(SCALED)
-    reduction = Reduction(compression, sparse_as_dense, op, gradient_predivide_factor, process_set)
+    reduction = GradientReduction(compression, sparse_as_dense, op, gradient_predivide_factor, process_set)
     Distributed(optimizer, reduction, passes, average_aggregated_gradients)
     return optimizer
 
@@ -52,7 +52,7 @@ def DistributedOptimizer(
 class Distributed:
     """The state of an optimizer that averages.  In Keras 3 all goes through `apply`, in Keras 2 `apply_gradients`."""
 
-    def __init__(self, optimizer: Any, reduction: Reduction, passes: int, mean: bool) -> None:
+    def __init__(self, optimizer: Any, reduction: GradientReduction, passes: int, mean: bool) -> None:
         self.optimizer, self.reduce, self.passes, self.mean = optimizer, reduction, passes, mean
         self.counter: Any = None
         """Calls since the last step, where there are several in one."""

@@ -41,7 +41,7 @@ class Tensor(NamedTuple):
         return self.elements * self.itemsize
 
 
-class Piece(NamedTuple):
+class TensorRange(NamedTuple):
     """Elements [begin, end) of a tensor, by its place among those declared."""
 
     tensor: int
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
 class Unit(NamedTuple):
     """The pieces that one call sends."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorRange, ...]
     bucket: bool
     """Are they copied to one memory?"""
     told: tuple[int, ...] = ()
@@ -73,7 +73,7 @@ def deal(
 
     >>> [weight, bias] = tensors = [Tensor("weight", 6, "float32", 4), Tensor("bias", 2, "float32", 4)]
     >>> deal(tensors, [0, 1], [1, 0], lanes=1, slice=16, fuse=8, apart=True)[0][1]
-    Unit(pieces=(Piece(tensor=0, begin=0, end=4),), bucket=False, told=())
+    Unit(pieces=(TensorRange(tensor=0, begin=0, end=4),), bucket=False, told=())
     """
     turn = {tensor: i for i, tensor in enumerate(made)}
     rows = []
@@ -104,13 +104,13 @@ def _units(tensors: Sequence[Tensor], row: Sequence[int], slice: int, fuse: int)
         if kind(bucket[0]) is None:
             units += [Unit((piece,), False) for piece in _cut(bucket[0], tensors[bucket[0]], slice)]
         else:  # one tensor alone is sent where it lies
-            units.append(Unit(tuple(Piece(i, 0, tensors[i].elements) for i in bucket), len(bucket) > 1))
+            units.append(Unit(tuple(TensorRange(i, 0, tensors[i].elements) for i in bucket), len(bucket) > 1))
     return units
 
 
-def _cut(i: int, tensor: Tensor, slice: int) -> list[Piece]:
+def _cut(i: int, tensor: Tensor, slice: int) -> list[TensorRange]:
     step = max(1, slice // tensor.itemsize) if slice else max(1, tensor.elements)
-    return [Piece(i, at, min(at + step, tensor.elements)) for at in range(0, tensor.elements, step)]
+    return [TensorRange(i, at, min(at + step, tensor.elements)) for at in range(0, tensor.elements, step)]
 
 
 def _telling(tensors: Sequence[Tensor], units: list[Unit], row: tuple[int, ...]) -> Row:
@@ -121,6 +121,6 @@ def _telling(tensors: Sequence[Tensor], units: list[Unit], row: tuple[int, ...])
     (i, begin, end), *_ = last.pieces
     tail = TAIL // tensors[i].itemsize
     if not last.bucket and end - begin > tail:
-        others.append(Unit((Piece(i, begin, end - tail),), False))
-        last = Unit((Piece(i, end - tail, end),), True)
+        others.append(Unit((TensorRange(i, begin, end - tail),), False))
+        last = Unit((TensorRange(i, end - tail, end),), True)
     return (*others, Unit(last.pieces, True, row))

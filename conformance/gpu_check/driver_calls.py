@@ -8,7 +8,7 @@ from functools import partial
 from statistics import median
 
 from hocket.conformance.gpu_check.driver import Gpu
-from hocket.conformance.gpu_check.rows import Finding, Options
+from hocket.conformance.gpu_check.findings import Finding, Options
 from hocket.kernels.gpu import catalogue
 
 CALLS, BLOCKS = 100, 21

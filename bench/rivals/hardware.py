@@ -25,7 +25,7 @@ ROUNDS = 1000
 """Round trips of the ping-pong in one call."""
 
 
-class Machine(Ordinary):
+class Limits(Ordinary):
     """A subject (worker.py): RANK says which of the two, LIMITS is a file that both may map, PORT is free for them."""
 
     name = "limits"

@@ -1,8 +1,8 @@
 """A member's part in the views without I/O: `take(event)` gives what it does next.
 
     state   waits for                     what comes, and what follows
-    SAYS    each member's word            Words: Install, or Raise.  Lost: Renew, or Raise
-    RENEWS  all members that live         Renewed: Say.  Lost: Renew without the silent, or Raise
+    SAYS    each member's word            Words: Install, or Raise.  Fails: Renew, or Raise
+    RENEWS  all members that live         Renewed: Say.  Fails: Renew without the silent, or Raise
     HOLDS   a loss, or a newcomer         Changed: Renew
 
 The job's first members wait for all until they have a view; nobody else waits for anybody for longer than the limit.
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hocket.errors import Error, MismatchError, PeerLostError, TimeoutError
+from hocket.training.crew.machine import Fails, Note, Raise
 from hocket.training.server.views import View, decide, read, refused
 
 SAYS, RENEWS, HOLDS = "says", "renews", "holds"
@@ -36,16 +37,6 @@ class Changed(NamedTuple):
     """Somebody is lost, or wants to come."""
 
 
-class Lost(NamedTuple):
-    """The instruction has failed.  `over`: for so long that it is not tried again."""
-
-    why: Error
-    missing: tuple[int, ...] = ()
-    over: bool = False
-    called: tuple[int, ...] = ()
-    """Members that have come to a renewal, in time or not."""
-
-
 class Say(NamedTuple):
     """`patient`: for as long as a call may take, not only the limit."""
 
@@ -60,17 +51,7 @@ class Install(NamedTuple):
     view: View
 
 
-class Raise(NamedTuple):
-    error: Error
-
-
-class Note(NamedTuple):
-    """For the log."""
-
-    text: str
-
-
-class Machine:
+class ViewMachine:
     def __init__(self, who: str, elastic: bool, generation: int) -> None:
         self.who, self._elastic, self._new, self._first = who, elastic, not generation, not generation
         """`_first`: one of the job's first members; `_new`: they all are, and one that says something else ends all."""
@@ -87,7 +68,7 @@ class Machine:
     def take(self, event: Any) -> list[Any]:
         if isinstance(event, Words):
             return self._viewed(event)
-        if isinstance(event, Lost):
+        if isinstance(event, Fails):
             return self._lost(event)
         if isinstance(event, Renewed):
             self._new, self._without, self._called = False, set(), set()
@@ -110,7 +91,7 @@ class Machine:
         notes = [Note(f"{self.who}: rank {rank} takes no part: {why}") for rank, why in wrong.items()]
         return [*notes, Install(view)]
 
-    def _lost(self, event: Lost) -> list[Any]:
+    def _lost(self, event: Fails) -> list[Any]:
         notes, late = [], isinstance(event.why, TimeoutError)
         if self.state == SAYS:
             goes_on = self.has_view or not self._new or isinstance(event.why, PeerLostError)

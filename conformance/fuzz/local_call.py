@@ -12,7 +12,7 @@ import hocket
 from hocket.algorithms.language.contract import CONTRACTS, Contract, reduces
 from hocket.conformance.fuzz.rounds import Call
 from hocket.conformance.fuzz.values import ALL, CODECS, FUNCTIONS, encoded, values
-from hocket.conformance.oracle import Array, Wanted, difference, pieces, reduced, result
+from hocket.conformance.oracle import Array, Expected, difference, pieces, reduced, result
 
 GUARD, POISON = 64, 0xA5
 """Bytes before and after each array, which nobody may change."""
@@ -40,7 +40,7 @@ class Guarded:
             raise WrongError("bytes beside an array were written")
 
 
-class Places(NamedTuple):
+class CallArrays(NamedTuple):
     """Where a call's arrays lie, all in guarded memory.  `changes`: may the call change x?"""
 
     x: Array | None
@@ -60,7 +60,7 @@ class Made(NamedTuple):
     check: Callable[[Any], int | None]
 
 
-class Case:
+class LocalCall:
     """One call on one rank, to be made as often as wished.  `key`: what tells its values apart from all others'."""
 
     def __init__(self, comm: Any, call: Call, key: tuple[int, ...]) -> None:
@@ -97,13 +97,13 @@ class Case:
             rows = call.rows
         return (rows, *call.tail)
 
-    def _wanted(self) -> Wanted | None:
+    def _wanted(self) -> Expected | None:
         """The result that this rank must get; None: nothing."""
         call, size = self.call, self.comm.size
         if call.collective == "barrier":
             return None
         if call.collective == "exscan" and self.rank == 0:
-            return Wanted(self.inputs[0]) if call.way != "given" else None
+            return Expected(self.inputs[0]) if call.way != "given" else None
         whole = 1 if call.rows is None else call.rows
         lengths = {"alltoall": self.matrix}.get(call.collective, self.blocks if self._has_blocks() else whole)
         return result(pieces(call.collective, size, self.rank, call.root, lengths), self._reduction)
@@ -111,11 +111,11 @@ class Case:
     def _has_blocks(self) -> bool:
         return self.call.collective in ("reduce_scatter", "scatter", "gather", "allgather")
 
-    def _reduction(self, ranks: list[int], rows: slice) -> Wanted:
+    def _reduction(self, ranks: list[int], rows: slice) -> Expected:
         call = self.call
         xs = [self.inputs[r] if call.rows is None else self.inputs[r][rows] for r in ranks]
         if not reduces(call.collective):
-            return Wanted(xs[0])
+            return Expected(xs[0])
         left = call.codec is None and call.algorithm in FROM_ZERO.get(call.collective, ())
         op = FUNCTIONS.get(call.op or "", call.op or "")
         return reduced(op, xs, call.factors[: len(xs)], left, self.comm.size)
@@ -154,29 +154,29 @@ class Case:
 
         return Made(returned, later, check)
 
-    def _places(self) -> Places:
+    def _places(self) -> CallArrays:
         """Where x and the result lie."""
         call, me, before = self.call, self.rank, sum(self.blocks[: self.rank])
         own = slice(before, before + self.blocks[me])
         rooted_elsewhere = self.contract.rooted and me != call.root
         if call.collective == "scatter" and rooted_elsewhere and (call.bare[me] or call.way == "in place"):
             out = self._guarded((self.blocks[me], *call.tail))
-            return Places(None, out.array, [out], False)
+            return CallArrays(None, out.array, [out], False)
         if call.way == "in place" and call.collective == "allgather" and self.inputs[me].nbytes:
             out = self._guarded((sum(self.blocks), *call.tail))
             out.array[own] = self.inputs[me]
-            return Places(out.array[own], out.array, [out], call.codec is not None)
+            return CallArrays(out.array[own], out.array, [out], call.codec is not None)
         x = self._guarded(self.shape)
         if call.collective not in ("broadcast", "scatter") or not rooted_elsewhere:
             x.array[...] = self.inputs[me]
         if call.way == "new" or call.collective == "broadcast" or rooted_elsewhere and call.collective != "scatter":
-            return Places(x.array, None, [x], self.contract.in_place)
+            return CallArrays(x.array, None, [x], self.contract.in_place)
         if call.way == "in place" and (self.contract.in_place or call.collective == "reduce"):
-            return Places(x.array, x.array, [x], True)
+            return CallArrays(x.array, x.array, [x], True)
         if call.way == "in place" and call.collective == "reduce_scatter" and self.blocks[me]:
-            return Places(x.array, x.array[own], [x], True)
+            return CallArrays(x.array, x.array[own], [x], True)
         out = self._guarded(self.shape if self.wanted is None else self.wanted.array.shape)
-        return Places(x.array, out.array, [x, out], False)
+        return CallArrays(x.array, out.array, [x, out], False)
 
     def _guarded(self, shape: tuple[int, ...]) -> Guarded:
         return Guarded(self.call.dtype, shape, self.comm if self.call.mapped else None)
