@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def tried_before(which: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
-    """How many of these mutants an earlier run has tried, and what came of them."""
+    """The count of these mutants that an earlier run has tried, and what came of them."""
     kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     if which.items() <= kept.items():
         return kept["tried"], kept["mutants"]
