@@ -11,7 +11,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
 from hocket.collectives.engine.events cimport call_begins, call_returns
-from hocket.collectives.engine.drive cimport drive, place_residuals, run_free
+from hocket.collectives.engine.drive cimport drive, elsewhere, place_residuals, run_free
 from hocket.collectives.engine.run cimport run_init, run_reset
 from hocket.collectives.engine.matching cimport aside_free
 from hocket.collectives.engine.placed cimport Placed
@@ -191,6 +191,12 @@ cdef class Engine:
     def driven(self):
         """Is a thread in this engine, or a run queued?"""
         return bool(hk_load32(&self.core.claimed)) or bool(hk_load32(&self.core.pending))
+
+    def help(self):
+        """Try once what is queued in this process, if it is this engine's too: the thread that leads may be held up."""
+        if hk_load32(&self.core.pending):
+            with nogil:
+                elsewhere.advance(True)
 
     @property
     def sequence(self):

@@ -301,8 +301,9 @@ class Queue:
         self.engine.abort()
         deadline = time.monotonic() + CLOSE_WAIT
         while self.engine.driven and time.monotonic() < deadline:
+            self.engine.help()
             time.sleep(0.001)
-        if self.engine.driven:  # a function given as op that does not return: its memory stays as it is
+        if self.engine.driven:  # a function given as op that does not return: its memory and its ring stay as they are
             _pinned.append(self)
             return
         self.let_go()

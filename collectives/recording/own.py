@@ -72,10 +72,14 @@ class OwnRecorder:
             queue.engine.record(None)
 
     def close(self) -> None:
-        """The rank has left its job: nothing more is recorded, and all its rings are given back."""
+        """The rank has left its job: nothing more is recorded, and its rings are given back.
+
+        A queue that a thread is still in keeps its own.
+        """
         self._own, self._closed = None, True
         for queue, _ in self.queues:
-            self.leave(queue)
+            if not queue.engine.driven:
+                self.leave(queue)
 
     def trace(self, folder: str) -> str:
         """Record everything from now on, in a file of this folder; no call of this rank may be under way.

@@ -265,6 +265,40 @@ assert comm.allreduce(np.ones(3))[0] == 2
     assert [end.code for end in ends] == [0, 0], ends
 
 
+def test_a_job_ends_while_its_own_thread_is_held_up() -> None:
+    """Messages that nobody took end with it, whoever has them in hand, and are not touched behind it."""
+    source = START + """
+import threading
+called, over = threading.Event(), threading.Event()
+def slow(a, b):
+    called.set()
+    over.wait(30)
+    return a + b
+busy, lane = comm.dup(), comm.dup()
+if rank == 1:
+    try:
+        busy.allreduce(np.ones(20_000), slow)
+        comm.barrier()
+    except hocket.Error:
+        pass
+    raise SystemExit
+works = [lane.send(np.ones(1 << 20), 1, async_op=True) for _ in range(3)]
+told = time.monotonic() + 0.3
+while time.monotonic() < told:
+    time.sleep(0.01)
+later = busy.allreduce(np.ones(20_000), slow, async_op=True)
+assert called.wait(30)
+comm.abort(ValueError("the test is over"))
+comm.close()
+print(*(work.done() for work in works))
+over.set()
+while any(thread.name == "hocket-pool" for thread in threading.enumerate()) and time.monotonic() < told + 10:
+    time.sleep(0.01)
+"""
+    with Job(2, source) as job:
+        ends = job.wait()
+    assert [(end.code, end.out) for end in ends] == [(0, "True True True\n"), (0, "")], ends
+
 
 FINISHED = START + """
 if rank == 0:
