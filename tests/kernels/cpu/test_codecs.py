@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,20 @@ def test_every_code_of_fp8(scale: float) -> None:
     out = np.empty(256, np.float32)
     reduce.decode_array(out, np.concatenate([np.float32([scale]).view(np.uint8), codes]), FP8())
     assert np.array_equal(out, right, equal_nan=True) and np.isnan(out[[0x7F, 0xFF]]).all()
+
+
+@pytest.mark.parametrize("make", [Int8, Int4, Int, FP8, Sign, OneBit, QSGD, TernGrad, Natural])
+def test_a_name_tells_each_parameter_that_is_not_the_usual_one(make: Callable[..., Codec]) -> None:
+    """Codecs of one name are taken for the same."""
+    taken = inspect.signature(make).parameters.values()
+    needed = {each.name: 3 for each in taken if each.default is each.empty}
+    usual = {each.name: each.default for each in taken if each.default is not each.empty}
+    others = {"block": 320, "bucket": 320, "seed": 7, "clip": 1.5, "norm": "l2"}
+    plain = make(**needed).name
+    assert not any(f"{name}=" in plain for name in usual), plain
+    for name, value in usual.items():
+        other = others.get(name) or {"nearest": "stochastic", "stochastic": "nearest"}[value]
+        assert f"{name}={other!r}" in make(**needed, **{name: other}).name, name
 
 
 def test_what_does_not_fit_is_told() -> None:

@@ -18,7 +18,7 @@ from hocket.training.server.shards import cold, lines
 from hocket.training.server.shards.dealing import Lazy
 from hocket.training.server.shards.index import Index
 from hocket.training.server.shards.snapshots import Book, Folder
-from hocket.training.server.shards.store import Change, Tables, What
+from hocket.training.server.shards.store import Change, Slice, Tables, What
 from hocket.training.server.tables import Places
 from support.worlds import same
 
@@ -81,6 +81,8 @@ def test_a_snapshot_is_of_its_moment_while_pushes_go_on(tmp_path: Any, monkeypat
     folder = Folder(str(tmp_path / "snapshots"))
     folder.write(layout(ROOM), 0, Book(7, {}, {}), Lazy({item: pushing(call) for item, call in calls.items()}))
     tables.end_save()
+    slices = [held for held in tables.held.values() if isinstance(held, Slice)]
+    assert slices and not any(held.saved(0) for held in slices), "what was kept for the snapshot is let go"
     assert len(calls) > 8 and not np.array_equal(then[1], everything(tables)[1][: len(then[1])])
     found = folder.newest(layout(ROOM), 0)
     assert found is not None and found[0].order == 7
