@@ -19,6 +19,7 @@ ALONE = {
     ("collectives/arrays/arena.h", "hk_array"): "a number, for people",
     ("collectives/engine/drive.pyx", "drive"): "a number of engines, looked at for whether to look",
     ("collectives/engine/engine.pyx", "driven"): A_FLAG,
+    ("collectives/engine/engine.pyx", "help"): A_FLAG,
     ("collectives/engine/engine.pyx", "repeat"): "its caller keeps other threads away, and nothing is pending",
     ("collectives/engine/engine.pyx", "claim"): "under the GIL, with nothing pending: nobody else claims it",
     ("collectives/gpu/meeting.pyx", "gave_up"): A_FLAG,

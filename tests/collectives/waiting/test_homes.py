@@ -33,11 +33,14 @@ SHARE = f"""
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_two_ranks_on_one_core_part() -> None:
-    found = [json.loads(out) for out in jobs.run(2, SHARE)]
     homes = sorted(os.sched_getaffinity(0))[:2]
-    assert [home for _, _, home in found] == homes
-    assert all(free for _, free, _ in found), "where they may run is as it was"
-    assert found[0][0] > 2, found  # without: 0 or 1; with it, on an idle machine, nearly all
+    for _ in range(4):  # others may have had the second core all the time
+        found = [json.loads(out) for out in jobs.run(2, SHARE)]
+        assert [home for _, _, home in found] == homes
+        assert all(free for _, free, _ in found), "where they may run is as it was"
+        if found[0][0] > 2:  # without: 0 or 1; with it, on an idle machine, nearly all
+            return
+    raise AssertionError(found)
 
 
 def test_who_has_a_core_of_its_own() -> None:
