@@ -31,7 +31,7 @@ Address = tuple[str, str] | tuple[str, str, int]  # ("unix", path) or ("tcp", ho
 Where = tuple[bytes, int]  # a numeric address in 16 bytes, and a port
 
 MAGIC = b"hocket"
-VERSION = 4  # 4: control connections go on over other ones (protocol/kept.py)
+VERSION = 5  # 4: control connections go on over other ones (protocol/kept.py); 5: a message has another name
 BEGIN = struct.Struct("!6sH")  # magic, version
 HELLO = struct.Struct("!6sHIII16sH16s64s32s")  # magic, version, epoch, rank, target, address, port, purpose, job, nonce
 NONCE, PROOF = 32, 32
