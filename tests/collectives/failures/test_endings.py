@@ -272,7 +272,8 @@ import threading
 called, over = threading.Event(), threading.Event()
 def slow(a, b):
     called.set()
-    over.wait(30)
+    if rank == 0:
+        over.wait(30)
     return a + b
 busy, lane = comm.dup(), comm.dup()
 if rank == 1:

@@ -28,7 +28,7 @@ def test_one_of_three_hosts_sends_slowly() -> None:
     said = words(ends[0].out)
     assert said.startswith("6 ranks on 3 hosts. All reach each other: inside hosts over shm and between hosts over ")
     (slow, rate) = re.findall(r"Host (\w+) sends [\d.]+ times slower than the others \(([\d.]+) MB/s, others", said)[0]
-    assert slow == "carl" and 5 < float(rate) < 12, said
+    assert slow == "carl" and 3 < float(rate) < 30, said
     assert "Host anna" not in said and "Host berta" not in said
     assert "Clocks agree within" in said
     assert not any(end.out for rank, end in ends.items() if rank), "only rank 0 prints"
