@@ -193,7 +193,7 @@ cdef class Engine:
         return bool(hk_load32(&self.core.claimed)) or bool(hk_load32(&self.core.pending))
 
     def help(self):
-        """Try once what is queued in this process, if it is this engine's too: the thread that leads may be held up."""
+        """Drive once what is queued in this process, if some of it is ours: hocket's own thread may be held up."""
         if hk_load32(&self.core.pending):
             with nogil:
                 elsewhere.advance(True)

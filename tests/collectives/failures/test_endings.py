@@ -284,16 +284,15 @@ if rank == 1:
         pass
     raise SystemExit
 works = [lane.send(np.ones(1 << 20), 1, async_op=True) for _ in range(3)]
-told = time.monotonic() + 0.3
-while time.monotonic() < told:
-    time.sleep(0.01)
+time.sleep(0.3)                     # long enough to be recorded as waits
 later = busy.allreduce(np.ones(20_000), slow, async_op=True)
 assert called.wait(30)
 comm.abort(ValueError("the test is over"))
 comm.close()
 print(*(work.done() for work in works))
 over.set()
-while any(thread.name == "hocket-pool" for thread in threading.enumerate()) and time.monotonic() < told + 10:
+latest = time.monotonic() + 10
+while any(thread.name == "hocket-pool" for thread in threading.enumerate()) and time.monotonic() < latest:
     time.sleep(0.01)
 """
     with Job(2, source) as job:
