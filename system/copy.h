@@ -54,6 +54,29 @@ __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(cha
 }
 #endif
 
+#ifdef __x86_64__
+__attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors_twice(char *dst, char *also, const char *src,
+                                                                                    size_t len) {
+    size_t i = 0;
+    for (; i + 128 <= len; i += 128) {
+        const __m256i a = _mm256_loadu_si256((const __m256i *)(src + i));
+        const __m256i b = _mm256_loadu_si256((const __m256i *)(src + i + 32));
+        const __m256i c = _mm256_loadu_si256((const __m256i *)(src + i + 64));
+        const __m256i d = _mm256_loadu_si256((const __m256i *)(src + i + 96));
+        _mm256_storeu_si256((__m256i *)(dst + i), a);
+        _mm256_storeu_si256((__m256i *)(dst + i + 32), b);
+        _mm256_storeu_si256((__m256i *)(dst + i + 64), c);
+        _mm256_storeu_si256((__m256i *)(dst + i + 96), d);
+        _mm256_storeu_si256((__m256i *)(also + i), a);
+        _mm256_storeu_si256((__m256i *)(also + i + 32), b);
+        _mm256_storeu_si256((__m256i *)(also + i + 64), c);
+        _mm256_storeu_si256((__m256i *)(also + i + 96), d);
+    }
+    memcpy(dst + i, src + i, len - i);
+    memcpy(also + i, src + i, len - i);
+}
+#endif
+
 /* As memcpy, past the caches.  The fence puts the bytes before what says that they are there. */
 static inline void hk_copy_past(char *dst, const char *src, size_t len) {
 #ifdef __SSE2__
@@ -78,6 +101,18 @@ static inline void hk_copy(void *dst, const void *src, size_t len) {
     }
 #endif
     memcpy(dst, src, len);
+}
+
+/* To two places, which do not overlap. */
+static inline void hk_copy_twice(char *dst, char *also, const char *src, size_t len) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx")) {
+        hk_copy_vectors_twice(dst, also, src, len);
+        return;
+    }
+#endif
+    memcpy(dst, src, len);
+    memcpy(also, src, len);
 }
 
 /* The same, of a part of `whole` bytes that this rank's next steps do not need: of many, what the caches hold stays there.

@@ -37,6 +37,7 @@ enum {
     HK_WRITTEN = 4, /* the sender writes it into the receiver's */
     HK_BOTH = 5,    /* each of the two does one half */
     HK_SLOTS = 6,   /* it is copied, by both */
+    HK_KEPT = 7,    /* as HK_READ, but of the copy that the sender's result has of it */
     HK_TRAFFIC = 7
 };
 
@@ -51,6 +52,8 @@ typedef struct hk_call {
     int stays;    /* for senders that are `late`: this message stays where it lies until `settled` is asked without this ... */
     const char *changes; /* ... of what lies here, which is about to change; NULL: of all */
     size_t nbytes;
+    char *keep;   /* for senders that copy what they are offered: it may be copied to here, too; or NULL */
+    size_t *kept; /* ... who has done so counts the bytes here */
 } hk_call;
 
 /* What stands at the head of an incoming channel. */

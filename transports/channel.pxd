@@ -18,6 +18,7 @@ cdef extern from "transports/channel.h" nogil:
         HK_WRITTEN
         HK_BOTH
         HK_SLOTS
+        HK_KEPT
 
     struct hk_view:
         uint64_t tag
@@ -33,6 +34,8 @@ cdef extern from "transports/channel.h" nogil:
         uint32_t took
         const char* changes
         size_t nbytes
+        char* keep
+        size_t* kept
 
     struct hk_channel:
         const hk_channel_ops* ops

@@ -136,6 +136,8 @@ class Planner:
         traffic = call.contract.traffic
         if call.private or call.codec or traffic == "one way" and call.contract.reduces:
             return ()
+        if call.contract.collective == "allgather":
+            traffic = "gathered"  # each rank has a copy of what it sends
         return queue.weighs(traffic, call.on_wire(call.count) if traffic == "reduced" else longest)
 
     def _about(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> About:

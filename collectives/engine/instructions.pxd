@@ -16,6 +16,7 @@ cdef int let_go(Core* e, Run* r, const char* at, size_t nbytes) noexcept nogil  
 
 cdef int call(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil
+cdef int copy_own(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 cdef int apply(Core* e, Run* r, Instr* x, State* s) noexcept nogil
 
 cdef int device_failed(Core* e, Run* r) noexcept nogil      # RAISED, with the device's words

@@ -97,6 +97,7 @@ cdef struct State:          # of one instruction, while its step is in flight
     int piece, segment
     bint opened, complete
     int ready               # in a trace: was it tried, and not held up?
+    size_t kept             # bytes of a send that were copied to where its copy is wanted
 
 
 cdef struct Run
@@ -140,6 +141,7 @@ cdef struct Run:            # one execution of a plan
     DeviceOps* device       # of the arrays' memory; NULL: it is the host's
     Kernels kernels         # ... that run there
     void* meeting           # ... and the one which meets those of the other ranks; or NULL
+    Instr* keeper           # who makes the copy of what is sent: that send, or the COPY; NULL: nobody yet
     int nlate, late[LATE]   # peers that may have to be sent again what lies in the memory of its sends
     bint waits              # the caller waits for it in this thread, so a library may block
     uint32_t matched        # send/recv: the bits by which tags are matched, EXACT or ANY_TAG; 0: messages are not matched
@@ -159,6 +161,7 @@ cdef struct Run:            # one execution of a plan
     bint counts             # ... is it the former?
     uint32_t way            # ... the one of its ways that it goes
     uint64_t came_first     # ns: its first message, 0: none yet
+    uint64_t copying        # ns that it took to copy before what others read
     uint64_t began          # ns
     uint64_t blocked_at     # ... since when nothing moves, 0: something does, or nobody has looked
     bint told               # ... and is that recorded?
@@ -334,7 +337,8 @@ cdef inline void run_reset(Run* r, Plan plan) noexcept nogil:
     r.meeting, r.count, r.weight, r.what = NULL, &plan.counts.count, 0, plan.what
     r.weigh = &plan.weigh if plan.weigh.warm else NULL
     r.remaining = r.sends_left = r.nactive = r.nlate = r.call.stays = 0
-    r.call.changes = NULL
+    r.call.changes = r.call.keep = NULL
+    r.keeper = NULL
 
 
 cdef inline int run_init(Run* r, Plan plan) except -1:

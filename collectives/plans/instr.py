@@ -69,6 +69,8 @@ class Instr(NamedTuple):
     residual: Residual | None = None
     """apply, reduce: what it adds to what it encodes, and what that loses.  If it encodes nothing: dst = src + before,
     after = 0."""
+    kept: list[Piece] | None = None
+    """send: where a copy of its pieces will lie, which a "copy" of its step makes."""
 
 
 class Residuals(NamedTuple):

@@ -122,7 +122,9 @@ class _Lowering:
             return False
         if any(piece[0] == OUT for instr in steps[-1] if instr.kind == "send" for piece in instr.src or ()):
             return False
-        steps[-1] = steps[-1] + [instr._replace(after_sends=True) for instr in copies]
+        own = copies[0] if len(copies) == 1 else None
+        last = [instr._replace(kept=own.dst) if own and instr.src == own.src else instr for instr in steps[-1]]
+        steps[-1] = last + [instr._replace(after_sends=True) for instr in copies]
         return True
 
     def run_far(self, encode: Apply, decode: Apply, far: int) -> Lowered:

@@ -52,6 +52,7 @@ cdef struct Instr:
     int npieces
     Piece* src
     Piece* dst
+    Piece* kept                     # SEND: where a copy of what it sends will lie, or NULL
     apply_fn apply                  # APPLY: what it does to each piece, in host memory ...
     double factor                   # ... by this
     size_t src_itemsize, dst_itemsize   # ... bytes of what it takes, and makes, for one element on the wire

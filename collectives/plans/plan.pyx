@@ -6,11 +6,12 @@ from libc.stdlib cimport calloc, free
 from hocket.collectives.plans.staying import staying
 from hocket.errors import ArgumentError
 from hocket.kernels.cpu.reduce cimport find_apply, find_codec
-from hocket.transports.channel cimport HK_BOTH, HK_MOVED, HK_ONE_WAY, HK_READ, HK_REDUCED, HK_SLOTS, HK_WRITTEN
+from hocket.transports.channel cimport (HK_BOTH, HK_KEPT, HK_MOVED, HK_ONE_WAY, HK_READ, HK_REDUCED, HK_SLOTS,
+                                        HK_WRITTEN)
 from hocket.transports.library cimport HK_LIBRARY_CAPSULE, hk_library
 
 TRAFFIC = {"one way": HK_ONE_WAY, "reduced": HK_REDUCED, "moved": HK_MOVED}
-WAYS = {"slots": HK_SLOTS, "reading": HK_READ, "writing": HK_WRITTEN, "both cores": HK_BOTH}
+WAYS = {"slots": HK_SLOTS, "reading": HK_READ, "reading a copy": HK_KEPT, "writing": HK_WRITTEN, "both cores": HK_BOTH}
 KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "apply": APPLY, "call": CALL, "probe": PROBE}
 
 
@@ -48,14 +49,14 @@ cdef class Plan:
         codec = about.codec
         self.itemsize = about.itemsize
         for step in steps:
-            for kind, to, own, after, src, dst, applied, floats, dice, encoded, residual in step:
+            for kind, to, own, after, src, dst, applied, floats, dice, encoded, residual, kept in step:
                 n += 1
                 each = self._plain(segment, codec, self.itemsize, encoded)
                 self.mixed |= not encoded
                 held += len(floats or ()) + (len(residual.at) if residual else 0)
                 rolled += len(dice or ())
                 peers += len(to)
-                pieces += len(src or ()) + len(dst or ())
+                pieces += len(src or ()) + len(dst or ()) + len(kept or ())
                 for _, _, length in (src or dst or ()):
                     total += length
                     if each:
@@ -119,7 +120,7 @@ cdef class Plan:
 
     cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held, int* rolled):
         cdef Instr* x = &self.instrs[i]
-        kind, to, own, after, src, dst, applied, floats, dice, encoded, residual = instr
+        kind, to, own, after, src, dst, applied, floats, dice, encoded, residual, kept = instr
         x.kind, x.own, x.after_sends = KINDS[kind], own, after
         x.segment, x.itemsize = self._plain(self.segment, codec, self.itemsize, encoded), self.itemsize
         if codec is not None:
@@ -154,6 +155,8 @@ cdef class Plan:
             x.src = self._pieces(src, pieces)
         if dst:
             x.dst = self._pieces(dst, pieces)
+        if kept:
+            x.kept = self._pieces(kept, pieces)
 
     cdef size_t* _sizes(self, source, int* held):
         cdef size_t* first = self.held_pool + held[0]

@@ -8,6 +8,14 @@ enum { LONGEST = 4500, OFFSETS = 33 };
 
 typedef void copies(char *dst, const char *src, size_t len);
 
+/* Both copies, of which the first is compared with the second. */
+static void twice(char *dst, const char *src, size_t len) {
+    char *also = malloc(len + 1);
+    hk_copy_twice(also + 1, dst, src, len);
+    if (memcmp(also + 1, dst, len) != 0) memset(dst, 0, len);
+    free(also);
+}
+
 static void by_hk_copy(char *dst, const char *src, size_t len) { hk_copy(dst, src, len); }
 
 /* The last byte of each room is the last one copied, so that one more is an error at once. */
@@ -47,6 +55,7 @@ int main(void) {
     for (size_t len = 0; len <= LONGEST; len++) {
         const size_t to = len % OFFSETS, from = len / OFFSETS % OFFSETS;
         bad += !right("hk_copy", by_hk_copy, len, to, from);
+        bad += !right("hk_copy_twice", twice, len, to, from);
         if (vectors) bad += !right("hk_copy_vectors", vectors, len, to, from);
     }
     for (size_t offset = 0; offset < OFFSETS * OFFSETS; offset++) {

@@ -23,6 +23,7 @@ enum {
     HK_FILL_TIMED = 8192, /* a shorter piece goes through the caches, and is not timed */
     HK_FILL_TRY = 256,    /* after so many slots one is filled the other way */
     HK_FILL_LOST = 4096,  /* no round of a circle has more slots: the place that is waited for is gone */
+    HK_FILL_ALONE = 8,    /* one of so many slots is filled alone where another copy is wanted, too */
     HK_FILL_GAIN = 5,     /* in halves: the caches must take 2.5 times as long, as the reader is faster through them */
     HK_FILL_LATE = 4      /* a slot that takes longer than so many times the usual was interrupted: no more than that counts */
 };
@@ -79,21 +80,25 @@ static inline void hk_fill_learn(hk_fill *f, const char *slot, uint32_t past, ui
     hk_fill_begin(f, HK_FILL_SETTLES, slot);
 }
 
-/* Copy into a slot.  `warm`: it has been written before, so its pages are there. */
-static inline void hk_fill_slot(hk_fill *f, char *slot, const void *src, size_t len, int warm) {
+/* Copy into a slot, and to `keep` if that is not NULL.  `warm`: it has been written before, so its pages are there.
+ * Most are filled together with what is kept, through the caches, which reads `src` once; these do not count. */
+static inline void hk_fill_slot(hk_fill *f, char *slot, char *keep, const char *src, size_t len, int warm) {
 #ifdef __SSE2__
     if (warm && len >= HK_FILL_TIMED) {
         const hk_fill_how how = hk_fill_next(f, slot, len);
-        const uint64_t begin = __rdtsc();
-        how.past ? hk_copy_past(slot, (const char *)src, len) : hk_copy(slot, src, len);
-        const uint64_t each = ((__rdtsc() - begin) << 10) / len;
-        if (how.counts) hk_fill_learn(f, slot, how.past, each < UINT32_MAX / 8 ? (uint32_t)each + 1 : UINT32_MAX / 8);
-        return;
+        if (!keep || how.past || f->phase != HK_FILL_USUAL || f->turn % HK_FILL_ALONE == 0) {
+            const uint64_t begin = __rdtsc();
+            how.past ? hk_copy_past(slot, src, len) : hk_copy(slot, src, len);
+            const uint64_t each = ((__rdtsc() - begin) << 10) / len;
+            if (how.counts) hk_fill_learn(f, slot, how.past, each < UINT32_MAX / 8 ? (uint32_t)each + 1 : UINT32_MAX / 8);
+            if (keep) hk_copy(keep, src, len);
+            return;
+        }
     }
 #endif
     (void)f;
     (void)warm;
-    hk_copy(slot, src, len);
+    keep ? hk_copy_twice(slot, keep, src, len) : hk_copy(slot, src, len);
 }
 
 #endif

@@ -72,6 +72,7 @@ static inline uint64_t hk_far_from(const hk_producer *p, int traffic) {
     case HK_MOVED: return p->far_moved;
     case HK_REDUCED: return p->far_reduced;
     case HK_READ:
+    case HK_KEPT:
     case HK_WRITTEN:
     case HK_BOTH: return HK_BY_REF_MIN;
     default: return HK_NEVER;
@@ -166,7 +167,8 @@ static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, u
     hk_grow_circle(p);
     char *slot = hk_cut_slot(p, len);
     if (slot == NULL) return HK_AGAIN;
-    hk_fill_slot(&p->fill, slot, src, len, p->cut > p->slots_bytes);
+    hk_fill_slot(&p->fill, slot, call->keep, (const char *)src, len, p->cut > p->slots_bytes);
+    if (call->keep) *call->kept += len;
     hk_publish_ref(p, tag, length, slot, (uint32_t)len);
     return (long)len;
 }
@@ -261,7 +263,8 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call
         m->warm = m->next + m->count;
     }
     char *slot = m->slot + (size_t)s * HK_SLOT_BYTES;
-    hk_fill_slot(&m->fill, slot, src, len, (int32_t)(m->next - m->warm) >= 0);
+    hk_fill_slot(&m->fill, slot, call->keep, (const char *)src, len, (int32_t)(m->next - m->warm) >= 0);
+    if (call->keep) *call->kept += len;
     for (int i = 0; i < n; i++) {
         hk_producer *p = (hk_producer *)chs[i];
         hk_publish_ref(p, tag, length, slot, (uint32_t)len);

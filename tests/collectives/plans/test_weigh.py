@@ -98,7 +98,7 @@ FORCED = """
     print(*(ctypes.c_long.in_dll(ctypes.CDLL(None), f"messages_{{how}}").value for how in ("read", "written")))
     comm.close()
 """
-WANTED = {"slots": (0, 0), "reading": (1, 0), "writing": (1, 1), "both cores": (1, 1)}
+WANTED = {"slots": (0, 0), "reading": (1, 0), "reading a copy": (1, 0), "writing": (1, 1), "both cores": (1, 1)}
 """Is anything read, and written?  What is reduced is read in any case, but for slots."""
 LATE = """
     import numpy as np, os, time

@@ -100,25 +100,29 @@ static int gives_up(void) {
 
 static int copies(void) {
     enum { MOST = 3 * HK_FILL_TIMED };
-    char *slot = aligned_alloc(128, MOST + 128), *from = malloc(MOST + 64);
+    char *slot = aligned_alloc(128, MOST + 128), *from = malloc(MOST + 64), *keep = malloc(MOST + 128);
     for (int i = 0; i < MOST + 64; i++) from[i] = (char)(i * 7 + i / 251);
     for (int past = 0; past < 2; past++)
         for (size_t len = HK_FILL_TIMED - 3; len < MOST; len += 1021)
             for (int shift = 0; shift < 19; shift += 3) {
                 hk_fill f = {.past = (uint32_t)past, .cost = {past ? 300 : 100, 100}};
                 memset(slot, 0, MOST + 128);
-                hk_fill_slot(&f, slot, from + shift, len, 1);
+                memset(keep, 0, MOST + 128);
+                hk_fill_slot(&f, slot, shift % 2 ? keep + shift : NULL, from + shift, len, 1);
                 WANT(memcmp(slot, from + shift, len) == 0);
                 for (int i = 0; i < 128; i++) WANT(slot[len + i] == 0);
+                for (size_t i = 0; i < len + 64; i++)
+                    WANT(keep[i] == (shift % 2 && i >= (size_t)shift && i < shift + len ? from[i] : 0));
 #ifdef __SSE2__
                 WANT((f.turn > 0 || f.phase == HK_FILL_SETTLES) == (len >= HK_FILL_TIMED));
 #endif
                 const hk_fill before = f;
-                hk_fill_slot(&f, slot, from, len, 0); /* its pages are not there yet: nothing is learnt */
+                hk_fill_slot(&f, slot, NULL, from, len, 0); /* its pages are not there yet: nothing is learnt */
                 WANT(memcmp(&f, &before, sizeof f) == 0);
             }
     free(slot);
     free(from);
+    free(keep);
     return 0;
 }
 
