@@ -108,7 +108,7 @@ HK_ALWAYS_INLINE long hk_keep_and_give(hk_giver *give, hk_hearer *hear, hk_heali
         p->open = 1;
         hk_say_in(s, p->header, p->header_bytes);
     }
-    if (len > HK_SEND_PIECE) len = HK_SEND_PIECE;
+    len = hk_send_piece(p->header_bytes + done, len);
     const size_t all = p->header_left + len;
     p->base.events = 0;
     if (s->kept.sent - s->kept.acked >= 2 * HK_TELL || s->kept.sent - s->kept.acked + all > s->kept.room) {

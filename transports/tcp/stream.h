@@ -19,7 +19,7 @@
 
 enum {
     HK_STAGE = 65536,       /* read-ahead: what came is reduced while it is in the nearest caches */
-    HK_SEND_PIECE = 131072, /* per call, so that sending and receiving take turns */
+    HK_SEND_PIECE = 131072, /* per call, so that sending and receiving take turns: up to a multiple of pages of the frame */
     HK_DIRECT_MIN = 16384   /* straight into the caller's memory from this many bytes */
 };
 
@@ -40,6 +40,14 @@ typedef struct hk_receiver {
     char said[HK_FRAME_ROOM];   /* ... for this */
 } hk_receiver;
 
+/* How many of `len` bytes, of which the first is number `at` of its frame, does one call send?  Where the peer has read all
+ * that came, the kernel's next buffer begins with what the next call sends: the payload must lie there as it does behind
+ * the frame's head (frame.h). */
+static inline size_t hk_send_piece(uint64_t at, size_t len) {
+    const size_t most = HK_SEND_PIECE - (size_t)(at % HK_COPY_PAGE);
+    return len < most ? len : most;
+}
+
 /* What `errno` says: later, or never again. */
 static inline long hk_stream_by_errno(hk_channel *ch) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return HK_AGAIN;
@@ -54,7 +62,7 @@ static long hk_stream_send(hk_channel *ch, const hk_call *call, uint64_t length,
         s->header_bytes = s->header_left = hk_frame_write(s->header, call->tag, length, src);
         s->open = 1;
     }
-    if (len > HK_SEND_PIECE) len = HK_SEND_PIECE;
+    len = hk_send_piece(s->header_bytes + done, len);
     struct iovec v[2] = {{s->header + s->header_bytes - s->header_left, s->header_left}, {(void *)src, len}};
     struct msghdr m = {0};
     m.msg_iov = s->header_left ? v : v + 1;

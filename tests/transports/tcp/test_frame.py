@@ -22,6 +22,7 @@ from hocket.conformance.ends import End, Side
 from hocket.control.handshake import HELLO, NONCE, PROOF, START, AuthError, ClientSide, Hello, ServerSide, prove
 from hocket.control.link import ENDED, LENGTH, LIMIT, ControlLink, Message
 from hocket.control.reactor import Reactor
+from hocket.transports.tcp.healing import HealingStreams
 from hocket.transports.tcp.stream import SocketStreams
 from support import headers, jobs
 from support.compiled import compiled
@@ -92,6 +93,32 @@ def test_a_long_payload_begins_where_the_kernel_copies_it_fast(length: int, plac
     tag, said = struct.unpack("<QQ", sent[8:24])
     assert (sent[:4], tag, said) == (b"hkt1", 5, length | (before == 96) << 63)
     assert sent[24:before] == bytes(before - 24) and sent[before:] == bytes([7]) * length
+
+
+@pytest.mark.parametrize("place", [16, 48])
+@pytest.mark.parametrize("heals", [False, True])
+def test_each_call_ends_with_a_page_of_the_frame(place: int, heals: bool) -> None:
+    """The kernel's next buffer may begin behind it.  A socket that keeps packets apart shows what each call sends."""
+    room = numpy.full(1_000_000, 7, numpy.uint8)
+    at = (place - room.ctypes.data) % 4096
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reading, bell = os.pipe()
+    with theirs, os.fdopen(reading), os.fdopen(bell):
+        channels = HealingStreams(ours, False, bell) if heals else SocketStreams(ours)
+        theirs.settimeout(30)
+        end = End(0, [None, Side(channels.send, channels.recv, channels)])
+        calls: list[int] = []
+
+        def read() -> None:
+            while sum(calls) < 500_000:
+                calls.append(len(theirs.recv(1 << 20)))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert end.send(room[at : at + 500_000], tag=5) == "done"
+        reader.join(30)
+        channels.close()
+    assert len(calls) > 3 and not any(each % 4096 for each in calls[:-1]), calls
 
 
 EVERYWHERE = """
