@@ -43,8 +43,8 @@ WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
 """Bytes of vectors that ranks who reduce out of each other's memory run in one piece: one copy and few steps count for
 more than what segments keep in the caches."""
 WAYS = {
-    "gathered": ("slots", "reading", "reading a copy", "writing"),
-    "moved": ("slots", "reading", "writing"),
+    "gathered": ("slots", "reading", "reading a copy"),
+    "moved": ("slots", "reading"),
     "reduced": ("slots", "reading", "writing"),
     "one way": ("slots", "both cores"),
 }
