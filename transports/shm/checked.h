@@ -50,7 +50,10 @@ static long hk_checked_send(hk_channel *ch, const hk_call *call, uint64_t length
     const long flushed = hk_check_flush(w);
     if (flushed != 1) return flushed;
     if (done == 0) hk_crc3_begin(&w->crc);
-    const long n = w->under->ops->send(w->under, call, length, done, src, len);
+    hk_call in_order = *call; /* where both copy, the last bytes may come first */
+    const int traffic = call->traffic & HK_TRAFFIC;
+    if (traffic == HK_WRITTEN || traffic == HK_BOTH) in_order.traffic = HK_READ;
+    const long n = w->under->ops->send(w->under, &in_order, length, done, src, len);
     if (n <= 0) return hk_checked_as(ch, w->under, n);
     hk_crc3_add(&w->crc, src, (size_t)n);
     w->due = done + (uint64_t)n == length;

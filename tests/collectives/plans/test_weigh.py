@@ -168,3 +168,10 @@ def test_who_may_not_write_leaves_it_to_the_reader(tmp_path: Path) -> None:
 def test_nobody_waits_for_who_does_not_help() -> None:
     for way in ("writing", "both cores"):
         assert set(jobs.run(2, LATE.format(way=way), stay=False)) <= {"TimeoutError\n", "PeerLostError\n"}
+
+
+def test_where_messages_are_checked_their_bytes_are_read_in_order(tmp_path: Path) -> None:
+    """Where both copy, the last ones may come first, and a check over them would be wrong."""
+    for way in ("writing", "both cores"):
+        rows = counted(2, FORCED.format(way=way), tmp_path, HOCKET_CHECK="payload,shm")
+        assert all(read and not written for read, written in rows), (way, rows)
