@@ -37,7 +37,6 @@ enum {
     HK_WRITTEN = 4, /* the sender writes it into the receiver's */
     HK_BOTH = 5,    /* each of the two does one half */
     HK_SLOTS = 6,   /* it is copied, by both */
-    HK_KEPT = 7,    /* as HK_READ, but of the copy that the sender's result has of it */
     HK_TRAFFIC = 7
 };
 

@@ -18,7 +18,6 @@ cdef extern from "transports/channel.h" nogil:
         HK_WRITTEN
         HK_BOTH
         HK_SLOTS
-        HK_KEPT
 
     struct hk_view:
         uint64_t tag

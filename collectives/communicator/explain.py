@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hocket.collectives.engine.queue import Queue
 
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 26)
-WORDS = ("reading", "reading a copy", "writing", "both cores")
+WORDS = ("reading", "writing", "both cores")
 """The ways that are told: messages go by slots unless another one was found to be faster."""
 
 

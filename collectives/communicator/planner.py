@@ -106,7 +106,8 @@ class Planner:
         element = itemsize if far is None else call.wire.block * call.model.dtype.itemsize
         if call.wire is packing:
             element = exact.usual(call)
-        weighs = self._weighs(queue, call, longest)
+        by_slots = call.contract.collective == "allgather" and queue.gathers_by_slots(longest)
+        weighs = () if by_slots else self._weighs(queue, call, longest)
         segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0, weighs) // element * itemsize
         segment = algorithm.cut(longest, segment, len(queue.groups) > 1)
         if weighs and not exchanged:
@@ -122,7 +123,8 @@ class Planner:
             wires = Wires(max(0, queue.eager - PACKED_MORE), multicasts, join=segment == 0)
         lowered = lower(algorithm, self.rank, self.size, call.root, layout, wires, elements)
         about = self._about(queue, call, how, ask, algorithm)._replace(packing=packing)
-        plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=call.contract.traffic, weighs=weighs)
+        traffic = "one way" if by_slots else call.contract.traffic
+        plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=traffic, weighs=weighs)
         self.connect(queue, plan, self.members.limit(ask.timeout))
         if packing is not None:
             queue.engine.pack(plan.peers)
@@ -136,8 +138,6 @@ class Planner:
         traffic = call.contract.traffic
         if call.private or call.codec or traffic == "one way" and call.contract.reduces:
             return ()
-        if call.contract.collective == "allgather":
-            traffic = "gathered"  # each rank has a copy of what it sends
         return queue.weighs(traffic, call.on_wire(call.count) if traffic == "reduced" else longest)
 
     def _about(self, queue: Queue, call: Call, how: Resolved, ask: Ask, algorithm: Algorithm) -> About:

@@ -23,7 +23,7 @@ from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS
                                             hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped, way_in)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_READY,
                                                     HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_clock_now, hk_put)
-from hocket.transports.channel cimport HK_KEPT, HK_LOST, hk_channel, hk_view
+from hocket.transports.channel cimport HK_LOST, hk_channel, hk_view
 
 
 cdef extern from "system/run_delay.h" nogil:
@@ -74,7 +74,7 @@ cdef int open_step(Core* e, Run* r) noexcept nogil:
                 continue                        # this segment is past the end of these pieces, for both sides
             while st.piece < x.npieces and piece_length(x, &p[st.piece], k) == 0:
                 st.piece += 1
-            if x.kind == COPY and (not x.after_sends or r.call.traffic == HK_KEPT) or x.kind == APPLY:
+            if (x.kind == COPY and not x.after_sends) or x.kind == APPLY:
                 if x.changes and r.nlate:
                     changes(e, r, x, st)            # an error is told again by what is sent next
                 began = hk_clock_now(&e.trace.clock) if e.trace != NULL else 0
@@ -172,7 +172,7 @@ cdef void weigh(Run* r) noexcept nogil:
     r.way = hk_weigh_next(r.weigh, &timed)
     r.call.traffic = r.weigh.way[r.way]
     r.call.took, r.counts = r.weigh.took, timed
-    r.came_first, r.copying = hk_now() if timed and r.weigh.alone else 0, 0
+    r.came_first = hk_now() if timed and r.weigh.alone else 0
     if not timed and r.call.took == 0:
         r.weigh = NULL
 

@@ -4,13 +4,13 @@ from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint64_t, uintptr_t
 
-from hocket.collectives.plans.plan cimport OUT, Instr, Piece, hk_weigh_hears
+from hocket.collectives.plans.plan cimport OUT, Instr, hk_weigh_hears
 from hocket.collectives.engine.run cimport (BLOCKED, DONE, LATE, MOVED, RAISED, Core, Run, State, dice, not_ours, piece_at,
                                      hk_now, piece_length, residual, step_on, way_in, way_out)
 from hocket.collectives.recording.recorder cimport hk_clock_now
 from hocket.errors import TransportError
 from hocket.kernels.cpu.reduce cimport hk_add_residual, hk_dice, hk_residual
-from hocket.transports.channel cimport HK_AGAIN, HK_KEPT, hk_channel, hk_channel_ops, hk_receive, hk_view
+from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_receive, hk_view
 from hocket.transports.library cimport hk_library
 
 cdef extern from "system/copy.h" nogil:
@@ -31,19 +31,16 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef long n
     cdef size_t left
     cdef char* at
-    cdef Piece* src = x.src
     cdef bint keeps = x.kept != NULL and (r.keeper == NULL or r.keeper == x) and r.device == NULL and (
         r.packs == NULL or x.bare)
-    if x.kept != NULL and r.call.traffic == HK_KEPT:
-        src, keeps = x.kept, False
     r.call.stays, r.call.keep, r.call.kept = 0, NULL, &s.kept
     if x.stays and ch.late and ops.settled != NULL and is_late(r, x.peers[0]):
         r.call.stays = 1
     while s.done < s.total or not s.opened:
         left, at = 0, NULL
         if s.piece < x.npieces:
-            at = piece_at(r, x, &src[s.piece], s)
-            left = piece_length(x, &src[s.piece], s.segment) - s.at
+            at = piece_at(r, x, &x.src[s.piece], s)
+            left = piece_length(x, &x.src[s.piece], s.segment) - s.at
             if keeps:
                 r.call.keep = piece_at(r, x, &x.kept[s.piece], s)
             if r.user != NULL or x.codec != NULL and r.packs == NULL:
@@ -61,7 +58,7 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             return moved if n == HK_AGAIN else <int>n
         s.opened = True
         moved = MOVED
-        step_on(x, src, s, n)
+        step_on(x, x.src, s, n)
         if s.kept:
             r.keeper = x
         if n >= BIG_BYTES and s.done < s.total:
@@ -132,7 +129,7 @@ cdef inline void came(Run* r, hk_view* v) noexcept nogil:
     if r.call.took:
         hk_weigh_hears(r.weigh, v.took)
     if r.came_first == 0:
-        r.came_first = hk_now() - r.copying
+        r.came_first = hk_now()
 
 
 cdef int recv(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:
@@ -324,14 +321,11 @@ cdef int copy(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """0, or RAISED."""
     cdef int i
     cdef size_t n, skip = <size_t>s.segment * x.segment
-    cdef bint first = r.call.traffic == HK_KEPT and r.counts
-    r.copying -= hk_now() if first else 0
     for i in range(x.npieces):
         n = piece_length(x, &x.dst[i], s.segment)
         if n and move(e, r, r.base[x.dst[i].space] + x.dst[i].offset + skip,
                       r.base[x.src[i].space] + x.src[i].offset + skip, n) < 0:
             return RAISED
-    r.copying += hk_now() if first else 0
     return 0
 
 

@@ -43,14 +43,16 @@ WHOLE_FROM, WHOLE_BELOW = 4 << 20, 32 << 20
 """Bytes of vectors that ranks who reduce out of each other's memory run in one piece: one copy and few steps count for
 more than what segments keep in the caches."""
 WAYS = {
-    "gathered": ("slots", "reading", "reading a copy"),
     "moved": ("slots", "reading"),
     "reduced": ("slots", "reading", "writing"),
     "one way": ("slots", "both cores"),
 }
 """By a contract's traffic, the ways of its messages that may be the fastest."""
-WEIGHED_FROM = {"gathered": 0, "moved": 0, "reduced": 16 << 20, "one way": 1 << 20}
+WEIGHED_FROM = {"moved": 0, "reduced": 16 << 20, "one way": 1 << 20}
 """Bytes from which on they are tried, at the least: below, slots are (docs/performance.md)."""
+GATHERED_FROM = 4 << 20
+"""Bytes of a block below which an allgather's are copied by slots, and nothing else is tried: a rank's own copy is
+stored beside each slot, and what lies in one is there for all (AMD; docs/performance.md)."""
 LONG_CHUNK = 16 << 20
 """Bytes of a pipelined chunk between hosts with long links: each chunk waits once for the latency, which is 50 ms on
 docs/long-links.md's, while 1 Gbit/s carries 6 MB."""
@@ -240,9 +242,14 @@ class Queue:
             return ()
         if traffic == "reduced" and reduced is not None:
             return ()  # by the rule they read
-        by_rule = traffic in ("moved", "gathered") and moved is not None and longest >= moved
+        by_rule = traffic == "moved" and moved is not None and longest >= moved
         rounds = 2 * self.readable.circle
         return WAYS[traffic], -(-rounds // longest), "reading" if by_rule else "slots"
+
+    def gathers_by_slots(self, longest: int) -> bool:
+        """Are the blocks of an allgather copied, whatever is done with what is only moved?"""
+        moved = None if self.readable is None else Reads(*self.readable.rule).moved
+        return moved is not None and moved >= 1 << 20 and longest < GATHERED_FROM
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""

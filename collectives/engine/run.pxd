@@ -161,7 +161,6 @@ cdef struct Run:            # one execution of a plan
     bint counts             # ... is it the former?
     uint32_t way            # ... the one of its ways that it goes
     uint64_t came_first     # ns: its first message, 0: none yet
-    uint64_t copying        # ns that it took to copy before what others read
     uint64_t began          # ns
     uint64_t blocked_at     # ... since when nothing moves, 0: something does, or nobody has looked
     bint told               # ... and is that recorded?

@@ -32,7 +32,7 @@ from hocket.collectives.measuring.cases import parse_size
 from hocket.system.cores import processor
 
 TRAFFIC = {
-    "broadcast": "one way", "sendrecv": "one way", "allreduce": "reduced", "allgather": "gathered", "alltoall": "moved"
+    "broadcast": "one way", "sendrecv": "one way", "allreduce": "reduced", "allgather": "moved", "alltoall": "moved"
 }  # fmt: skip
 BLOCK, FEWEST, PINGS = 8e-3, 5, 200
 """Seconds of a block, about; blocks of each way, at least; calls that tell how far the cores are."""

@@ -72,7 +72,6 @@ static inline uint64_t hk_far_from(const hk_producer *p, int traffic) {
     case HK_MOVED: return p->far_moved;
     case HK_REDUCED: return p->far_reduced;
     case HK_READ:
-    case HK_KEPT:
     case HK_WRITTEN:
     case HK_BOTH: return HK_BY_REF_MIN;
     default: return HK_NEVER;

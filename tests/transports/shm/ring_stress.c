@@ -64,7 +64,7 @@ static message next_message(rng *r, uint64_t i, int multicast) {
     uint64_t kind = draw(r);
     m.length = LENGTHS[i / BURST % 2 ? kind % 5 : kind % 4 ? kind / 4 % 6 : kind / 4 % 12];
     m.in_window = draw(r) % 2 && m.length >= HK_BY_REF_MIN;
-    m.call.traffic = (int[]){HK_ONE_WAY, HK_MOVED, HK_READ, HK_KEPT, HK_WRITTEN, HK_BOTH}[draw(r) % 6];
+    m.call.traffic = (int[]){HK_ONE_WAY, HK_MOVED, HK_READ, HK_WRITTEN, HK_BOTH}[draw(r) % 5];
     m.to = multicast && draw(r) % 3 ? READERS : multicast ? (int)(draw(r) % READERS) : 0;
     return m;
 }
