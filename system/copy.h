@@ -52,9 +52,7 @@ __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(cha
     }
     memcpy(dst + i, src + i, len - i);
 }
-#endif
 
-#ifdef __x86_64__
 __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors_twice(char *dst, char *also, const char *src,
                                                                                     size_t len) {
     size_t i = 0;
@@ -103,18 +101,6 @@ static inline void hk_copy(void *dst, const void *src, size_t len) {
     memcpy(dst, src, len);
 }
 
-/* To two places, which do not overlap. */
-static inline void hk_copy_twice(char *dst, char *also, const char *src, size_t len) {
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("avx")) {
-        hk_copy_vectors_twice(dst, also, src, len);
-        return;
-    }
-#endif
-    memcpy(dst, src, len);
-    memcpy(also, src, len);
-}
-
 /* The same, of a part of `whole` bytes that this rank's next steps do not need: of many, what the caches hold stays there.
  * Measured on AMD's (docs/performance.md), so only there. */
 static inline void hk_copy_of(void *dst, const void *src, size_t len, size_t whole) {
@@ -125,6 +111,18 @@ static inline void hk_copy_of(void *dst, const void *src, size_t len, size_t who
     }
 #endif
     hk_copy(dst, src, len);
+}
+
+/* To two places, which do not overlap. */
+static inline void hk_copy_twice(char *dst, char *also, const char *src, size_t len) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx")) {
+        hk_copy_vectors_twice(dst, also, src, len);
+        return;
+    }
+#endif
+    memcpy(dst, src, len);
+    memcpy(also, src, len);
 }
 
 #endif

@@ -51,8 +51,9 @@ typedef struct hk_call {
     int stays;    /* for senders that are `late`: this message stays where it lies until `settled` is asked without this ... */
     const char *changes; /* ... of what lies here, which is about to change; NULL: of all */
     size_t nbytes;
-    char *keep;   /* for senders that copy what they are offered: it may be copied to here, too; or NULL */
-    size_t *kept; /* ... who has done so counts the bytes here */
+    char *keep;   /* of one `send`: who copies the bytes that it is offered, as they are, may copy them to here, too; or NULL.  Who
+                     hands on a call with other bytes, or later, clears it ... */
+    size_t *kept; /* ... and counts here how many it has copied so */
 } hk_call;
 
 /* What stands at the head of an incoming channel. */

@@ -17,6 +17,7 @@ from hocket.collectives.choice.setting import asked
 from hocket.collectives.choice.tuning import Reads
 from hocket.collectives.delegates.libraries import CHOSEN
 from hocket.collectives.delegates.mpi import NO_JOB
+from hocket.collectives.engine.queue import GATHERED_FROM
 from hocket.collectives.members.reach import ways
 from hocket.errors import ArgumentError
 from hocket.system import tls
@@ -112,7 +113,8 @@ def _reads(comm: Communicator) -> list[str]:
     for plan in [plan for queue in comm.membership.queues.values() for plan in queue.engine.plans.values()]:
         faster.setdefault(plan.way, []).append(plan.text)
     told = [f"  {way} is the faster way now for {', '.join(faster[way][:3])}" for way in WORDS if way in faster]
-    return lines + told
+    slots = [f"  an allgather goes by slots below {human(GATHERED_FROM)} a block"]
+    return lines + slots * comm.membership.main.gathers_by_slots(0) + told
 
 
 def _libraries(comm: Communicator) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ class Planner:
             wires = Wires(max(0, queue.eager - PACKED_MORE), multicasts, join=segment == 0)
         lowered = lower(algorithm, self.rank, self.size, call.root, layout, wires, elements)
         about = self._about(queue, call, how, ask, algorithm)._replace(packing=packing)
-        traffic = "one way" if by_slots else call.contract.traffic
+        traffic = "slots" if by_slots else call.contract.traffic
         plan = Plan(lowered.steps, about, lowered.scratch, segment, traffic=traffic, weighs=weighs)
         self.connect(queue, plan, self.members.limit(ask.timeout))
         if packing is not None:

@@ -15,12 +15,13 @@ from libc.string cimport memset
 
 from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, call_waits, message, step_opens, was_away
 from hocket.collectives.engine.matching cimport matched_recv, probe
-from hocket.collectives.engine.instructions cimport apply, call, changes, copy, copy_own, device_failed, let_go, recv, reduce, send
+from hocket.collectives.engine.instructions cimport (apply, call, changes, copy, copy_own, device_failed, let_go, recv,
+                                                     reduce, send)
 from hocket.collectives.plans.plan cimport (APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan,
                                             hk_weigh_done, hk_weigh_next)
-from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core, Run,
-                                            State, hk_load32, hk_now, hk_wait, hk_wait_reset,
-                                            hk_wait_sleeps, hk_wait_step, piece_length, pollfd, run_stopped, way_in)
+from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core,
+                                            Run, State, hk_load32, hk_now, hk_wait, hk_wait_reset, hk_wait_sleeps,
+                                            hk_wait_step, piece_length, pollfd, run_stopped, way_in)
 from hocket.collectives.recording.recorder cimport (HK_NOBODY, HK_SAW_RECV_END, HK_SAW_RECV_READY,
                                                     HK_SAW_WAIT_RECV, HK_SAW_WAIT_SEND, hk_clock_now, hk_put)
 from hocket.transports.channel cimport HK_LOST, hk_channel, hk_view
@@ -191,10 +192,9 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
     """Advance until done, waiting by the ladder; BLOCKED after so many vain `polls` (0: never)."""
     cdef hk_wait w
     cdef pollfd fds[MAX_FDS]
-    cdef uint64_t waited, checked = 0, now
+    cdef uint64_t waited, checked = 0, now, idle_since = 0
     cdef int rc, attends, nfds = 0
     cdef bint helps = False, holds = False
-    cdef uint64_t idle_since = 0
     if run_stopped(e, r):
         return ABORTED
     if e.failed:

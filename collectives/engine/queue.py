@@ -50,6 +50,8 @@ WAYS = {
 """By a contract's traffic, the ways of its messages that may be the fastest."""
 WEIGHED_FROM = {"moved": 0, "reduced": 16 << 20, "one way": 1 << 20}
 """Bytes from which on they are tried, at the least: below, slots are (docs/performance.md)."""
+SLOTS_ARE_SLOW = 1 << 20
+"""Where shorter messages are read by rule, as on Intel's CPUs, slots are not for what is longer."""
 GATHERED_FROM = 4 << 20
 """Bytes of a block below which an allgather's are copied by slots, and nothing else is tried: a rank's own copy is
 stored beside each slot, and what lies in one is there for all (AMD; docs/performance.md)."""
@@ -244,12 +246,20 @@ class Queue:
             return ()  # by the rule they read
         by_rule = traffic == "moved" and moved is not None and longest >= moved
         rounds = 2 * self.readable.circle
-        return WAYS[traffic], -(-rounds // longest), "reading" if by_rule else "slots"
+        ways = WAYS[traffic]
+        if self.readable.checked:  # nobody writes into another's memory (transports/shm/checked.h)
+            ways = tuple(way for way in ways if way in ("slots", "reading"))
+        return (ways, -(-rounds // longest), "reading" if by_rule else "slots") if len(ways) > 1 else ()
 
     def gathers_by_slots(self, longest: int) -> bool:
-        """Are the blocks of an allgather copied, whatever is done with what is only moved?"""
-        moved = None if self.readable is None else Reads(*self.readable.rule).moved
-        return moved is not None and moved >= 1 << 20 and longest < GATHERED_FROM
+        """Are blocks of an allgather of up to so many bytes copied, whatever is done with what is only moved?
+
+        Where `hocket tune` has measured from how many bytes on an allgather's are read, that counts.
+        """
+        if self.readable is None or self.context is not None or longest >= GATHERED_FROM:
+            return False
+        moved, usual = Reads(*self.readable.rule).moved, Reads(*self.readable.usual[self._crowded]).moved
+        return moved is not None and moved == usual and moved >= SLOTS_ARE_SLOW
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""

@@ -9,7 +9,7 @@ from hocket.kernels.cpu.reduce cimport find_apply, find_codec
 from hocket.transports.channel cimport HK_BOTH, HK_MOVED, HK_ONE_WAY, HK_READ, HK_REDUCED, HK_SLOTS, HK_WRITTEN
 from hocket.transports.library cimport HK_LIBRARY_CAPSULE, hk_library
 
-TRAFFIC = {"one way": HK_ONE_WAY, "reduced": HK_REDUCED, "moved": HK_MOVED}
+TRAFFIC = {"one way": HK_ONE_WAY, "reduced": HK_REDUCED, "moved": HK_MOVED, "slots": HK_SLOTS}
 WAYS = {"slots": HK_SLOTS, "reading": HK_READ, "writing": HK_WRITTEN, "both cores": HK_BOTH}
 KINDS = {"send": SEND, "recv": RECV, "reduce": REDUCE, "copy": COPY, "apply": APPLY, "call": CALL, "probe": PROBE}
 

@@ -87,6 +87,7 @@ def _forced(comm: hocket.Communicator, way: str) -> hocket.Communicator:
     made = comm.dup()
     for queue in made.membership.queues.values():
         vars(queue)["weighs"] = lambda traffic, longest: ((way,), 1, way) if longest > 1 << 14 else ()
+        vars(queue)["gathers_by_slots"] = lambda longest: False
     return made
 
 

@@ -13,6 +13,7 @@ class RingChannels:
     size: int
     offset: int
     circle: int
+    checked: bool
     blocks: list[tuple[int, int, int]]
     usual: tuple[Rule, Rule]
     def __init__(

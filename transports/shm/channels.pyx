@@ -123,6 +123,7 @@ cdef class RingChannels:
     cdef Window own
     cdef list windows, pids
     cdef readonly int rank, size
+    cdef readonly bint checked
     cdef readonly tuple usual           # the rules of `read_from` where nothing was measured, as in READS
     cdef readonly size_t offset
     cdef hk_producer* producers
@@ -140,7 +141,7 @@ cdef class RingChannels:
 
     def __cinit__(self, int rank, list windows, list pids=None, bint checked=False):
         cdef int i
-        self.rank, self.size, self.windows = rank, len(windows), windows
+        self.rank, self.size, self.windows, self.checked = rank, len(windows), windows, checked
         self.pids = pids or [NO_MEMORY] * self.size
         self.own = windows[rank]
         self.circle = circle(L2, sum(window is not None for window in windows) - 1)

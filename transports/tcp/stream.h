@@ -45,7 +45,7 @@ typedef struct hk_receiver {
  * the frame's head (frame.h). */
 static inline size_t hk_send_piece(uint64_t at, size_t len) {
     const size_t most = HK_SEND_PIECE - (size_t)(at % HK_COPY_PAGE);
-    return len < most ? len : most;
+    return len <= most + HK_COPY_PAGE ? len : most; /* no small rest: behind the last bytes the place is free to choose */
 }
 
 /* What `errno` says: later, or never again. */
