@@ -53,8 +53,8 @@ WEIGHED_FROM = {"moved": 0, "reduced": 16 << 20, "one way": 1 << 20}
 SLOTS_ARE_SLOW = 1 << 20
 """Where shorter messages are read by rule, as on Intel's CPUs, slots are not for what is longer."""
 GATHERED_FROM = 4 << 20
-"""Bytes of a block below which an allgather's are copied by slots, and nothing else is tried: a rank's own copy is
-stored beside each slot, and what lies in one is there for all (AMD; docs/performance.md)."""
+"""Bytes of a block below which an allgather's are copied by slots where no ways are tried: a rank's own copy is stored
+beside each slot, and what lies in one is there for all (AMD; docs/performance.md)."""
 LONG_CHUNK = 16 << 20
 """Bytes of a pipelined chunk between hosts with long links: each chunk waits once for the latency, which is 50 ms on
 docs/long-links.md's, while 1 Gbit/s carries 6 MB."""
@@ -258,8 +258,9 @@ class Queue:
         """
         if self.readable is None or self.context is not None or longest >= GATHERED_FROM:
             return False
-        moved, usual = Reads(*self.readable.rule).moved, Reads(*self.readable.usual[self._crowded]).moved
-        return moved is not None and moved == usual and moved >= SLOTS_ARE_SLOW
+        moved, _, weighed = Reads(*self.readable.rule)
+        by_maker = moved == Reads(*self.readable.usual[self._crowded]).moved
+        return weighed is None and by_maker and moved is not None and moved >= SLOTS_ARE_SLOW
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""
