@@ -172,6 +172,8 @@ def states(comm: Communicator) -> None:
             again.load_state_dict({**state, "tables": {k: v for k, v in state["tables"].items() if k != "unused"}})
         with pytest.raises(hocket.ArgumentError, match=r"table 'unused' keeps values\[3\], m\[3\], v\[3\], steps\[1\]"):
             client.load("unused", {"values": np.ones(3)})
+        client.load("unused", client.state("unused"))
+        assert not any(way.open for way in client.ways)  # it is acknowledged
 
 
 def test_a_state_is_loaded_where_it_fits() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from hocket.errors import ArgumentError
+from hocket.tools.remote import agent
 from hocket.tools.remote.hostlist import from_file, from_option, spread
 from support.launcher import RUN
 
@@ -72,3 +73,10 @@ def test_a_line_that_nobody_understands_is_named(line: str, why: str, tmp_path: 
 def test_options_that_make_no_sense(options: list[str], why: str) -> None:
     done = subprocess.run([*RUN, "-n", "3", *options, "x.py"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and why in done.stderr, done.stderr
+
+
+def test_a_host_is_where_ssh_came_to_and_where_its_name_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5000 10.0.0.2 22")
+    for named, found in (("127.0.1.1", ["10.0.0.2"]), ("10.0.0.3", ["10.0.0.2", "10.0.0.3"]), (None, ["10.0.0.2"])):
+        monkeypatch.setattr(agent, "local_end", lambda host, named=named: named)
+        assert agent._addresses() == found
