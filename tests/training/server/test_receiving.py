@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -72,6 +73,36 @@ def pulls_in_the_background(comm: Communicator) -> None:
 
 def test_pulls_from_several_servers() -> None:
     spread(pulls_in_the_background, 3, "shm")
+
+
+def test_a_thread_that_receives_ends_without_a_word_where_its_link_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[object]()
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    class Ended(Link):
+        wanted, driver, pulls = threading.Event(), None, 1
+
+        def __init__(self) -> None:
+            super().__init__(lambda: None)
+            self.receiving = contextlib.nullcontext()
+
+        def drives(self, count: int) -> None:
+            assert count == 1
+
+        def words(self, timeout: float | None) -> None:
+            raise hocket.PeerLostError("it is gone", [])
+
+    class Heads:
+        over = False
+
+        def lose(self, link: Ended, error: hocket.Error) -> None:
+            link.open = False
+            raise error  # as for a job of which no part may go
+
+    link = Ended()
+    Receiver(Heads()).drive(link)  # type: ignore[arg-type]
+    link.driver.join(30)  # type: ignore[attr-defined]
+    assert not told and not link.open
 
 
 def test_a_wait_that_is_over() -> None:

@@ -6,6 +6,7 @@ that nobody waits for yet, a thread receives, so that they arrive while the call
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -98,4 +99,5 @@ class Receiver:
                         if link.pulls > 0:
                             self._receive(link)
                     except Error as error:
-                        self._heads.lose(link, error)
+                        with contextlib.suppress(Error):  # who waits for an answer is told (heads.py)
+                            self._heads.lose(link, error)
