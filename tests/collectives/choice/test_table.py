@@ -71,6 +71,12 @@ def test_allreduce_between_gpus_of_one_host(size: int, nbytes: int, name: str) -
     assert usual("allreduce", nbytes, between) == usual("allreduce", nbytes, alone(size))
 
 
+@pytest.mark.parametrize(("size", "most"), [(2, 1024 * KB), (4, 512 * KB), (8, 256 * KB)])
+def test_one_kernel_takes_one_shot_for_as_much_as_vllms(size: int, most: int) -> None:
+    gpus = one_host(size, "cuda kernels")
+    assert usual("allreduce", most, gpus) == "one_shot" and usual("allreduce", most + 1, gpus) == "direct"
+
+
 @pytest.mark.parametrize(
     ("size", "nbytes", "name"),
     [
