@@ -77,21 +77,21 @@ def test_torchfrtrace_names_the_ranks_that_top_names(name: str, tmp_path: Path) 
     case, ranks, waited_for, least = CASES[name]
     with Job(3, CASE.format(case=case)) as job:
         pids = {process.pid for process in job.processes}
-        deadline = time.monotonic() + 60
+        deadline, held = time.monotonic() + 60, None
         while time.monotonic() < deadline:
             there = top.look(among=pids)
             rows = [row for job_rows in there.jobs.values() for row in job_rows if row.pid]
             inside = [each for row in rows for each in row.standings if each.inside and each.since > 0.2]
             failed = [row for row in rows if any(each.failed for each in row.standings)]
             if len(failed if waited_for is None else inside) >= least:
-                break
+                # What these processes did before, for other tests, may still be read, as jobs of their own.
+                name_of_job = max(there.jobs, key=lambda name, there=there: sum(
+                    each.failed or each.inside for row in there.jobs[name] for each in row.standings))  # fmt: skip
+                held = set(there.held_up_by[name_of_job]) | {r for circle in there.circles[name_of_job] for r in circle}
+                if waited_for in (None, held):  # a rank without a core may be late in a call before that one
+                    break
             time.sleep(0.05)
-        # What these processes did before, for other tests, may still be read, as jobs of their own.
-        name_of_job = max(there.jobs, key=lambda name: sum(
-            each.failed or each.inside for row in there.jobs[name] for each in row.standings))  # fmt: skip
-        if waited_for is not None:
-            held = set(there.held_up_by[name_of_job]) | {r for circle in there.circles[name_of_job] for r in circle}
-            assert held == waited_for, top.as_text(there)
+        assert waited_for in (None, held), top.as_text(there)
         assert top.write_flight(str(tmp_path), [name_of_job]) == 0
     said: dict[str, Any] = {path.name: pickle.loads(path.read_bytes()) for path in tmp_path.iterdir()}
     entries = said["hocket_0"]["entries"]
