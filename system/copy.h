@@ -38,40 +38,33 @@ static inline int hk_copy_is_slow(const void *dst, const void *src, size_t len) 
 }
 
 #ifdef __x86_64__
-__attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(char *dst, const char *src, size_t len) {
+/* `also` is NULL, or the second place: a constant where it is inlined. */
+__attribute__((target("avx"), always_inline, unused)) static inline void hk_copy_by_vectors(char *dst, char *also,
+                                                                                          const char *src, size_t len) {
     size_t i = 0;
     for (; i + 128 <= len; i += 128) {
         const __m256i a = _mm256_loadu_si256((const __m256i *)(src + i));
         const __m256i b = _mm256_loadu_si256((const __m256i *)(src + i + 32));
         const __m256i c = _mm256_loadu_si256((const __m256i *)(src + i + 64));
         const __m256i d = _mm256_loadu_si256((const __m256i *)(src + i + 96));
-        _mm256_storeu_si256((__m256i *)(dst + i), a);
-        _mm256_storeu_si256((__m256i *)(dst + i + 32), b);
-        _mm256_storeu_si256((__m256i *)(dst + i + 64), c);
-        _mm256_storeu_si256((__m256i *)(dst + i + 96), d);
+        for (char *to = dst; to != NULL; to = to == also ? NULL : also) {
+            _mm256_storeu_si256((__m256i *)(to + i), a);
+            _mm256_storeu_si256((__m256i *)(to + i + 32), b);
+            _mm256_storeu_si256((__m256i *)(to + i + 64), c);
+            _mm256_storeu_si256((__m256i *)(to + i + 96), d);
+        }
     }
     memcpy(dst + i, src + i, len - i);
+    if (also != NULL) memcpy(also + i, src + i, len - i);
+}
+
+__attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors(char *dst, const char *src, size_t len) {
+    hk_copy_by_vectors(dst, NULL, src, len);
 }
 
 __attribute__((target("avx"), noinline, unused)) static void hk_copy_vectors_twice(char *dst, char *also, const char *src,
                                                                                     size_t len) {
-    size_t i = 0;
-    for (; i + 128 <= len; i += 128) {
-        const __m256i a = _mm256_loadu_si256((const __m256i *)(src + i));
-        const __m256i b = _mm256_loadu_si256((const __m256i *)(src + i + 32));
-        const __m256i c = _mm256_loadu_si256((const __m256i *)(src + i + 64));
-        const __m256i d = _mm256_loadu_si256((const __m256i *)(src + i + 96));
-        _mm256_storeu_si256((__m256i *)(dst + i), a);
-        _mm256_storeu_si256((__m256i *)(dst + i + 32), b);
-        _mm256_storeu_si256((__m256i *)(dst + i + 64), c);
-        _mm256_storeu_si256((__m256i *)(dst + i + 96), d);
-        _mm256_storeu_si256((__m256i *)(also + i), a);
-        _mm256_storeu_si256((__m256i *)(also + i + 32), b);
-        _mm256_storeu_si256((__m256i *)(also + i + 64), c);
-        _mm256_storeu_si256((__m256i *)(also + i + 96), d);
-    }
-    memcpy(dst + i, src + i, len - i);
-    memcpy(also + i, src + i, len - i);
+    hk_copy_by_vectors(dst, also, src, len);
 }
 #endif
 

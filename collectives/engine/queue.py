@@ -51,7 +51,7 @@ WAYS = {
 WEIGHED_FROM = {"moved": 0, "reduced": 16 << 20, "one way": 1 << 20}
 """Bytes from which on they are tried, at the least: below, slots are (docs/performance.md)."""
 SLOTS_ARE_SLOW = 1 << 20
-"""Where shorter messages are read by rule, as on Intel's CPUs, slots are not for what is longer."""
+"""Bytes: a rule that reads shorter messages, as on Intel's CPUs, was made where slots are slow."""
 GATHERED_FROM = 4 << 20
 """Bytes of a block below which an allgather's are copied by slots where no ways are tried: a rank's own copy is stored
 beside each slot, and what lies in one is there for all (AMD; docs/performance.md)."""
@@ -252,7 +252,7 @@ class Queue:
         return (ways, -(-rounds // longest), "reading" if by_rule else "slots") if len(ways) > 1 else ()
 
     def gathers_by_slots(self, longest: int) -> bool:
-        """Are blocks of an allgather of up to so many bytes copied, whatever is done with what is only moved?
+        """Do an allgather's blocks, of `longest` bytes at most, go by slots, whatever is done with what is only moved?
 
         Where `hocket tune` has measured from how many bytes on an allgather's are read, that counts.
         """
