@@ -28,6 +28,15 @@ static inline void hk_fence_stores(void) {
 #endif
 }
 
+/* A later store finds the line here.  On x86 the compiler's prefetch would fetch it to be read: another core keeps it. */
+static inline void hk_fetch_to_store(const void *p) {
+#ifdef __x86_64__
+    __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)p));
+#else
+    __builtin_prefetch(p, 1);
+#endif
+}
+
 static inline void hk_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

@@ -59,6 +59,7 @@ cdef extern from "transports/shm/ring.h" nogil:
         const int* window_fd
         int pid
         uint32_t* peer_bell
+        const hk_producer* reply
         char* stage
         const char* own
         size_t own_bytes
@@ -233,7 +234,7 @@ cdef class RingChannels:
         c.window, c.window_bytes, c.window_reserved, c.window_fd = theirs.base, end, theirs.reserved, &theirs.fd
         c.pid, c.own, c.own_bytes, p.back = self.pids[peer], self.own.base, self.own.reserved, c
         c.ring = <hk_ring*>(theirs.base + offset) + self.rank
-        c.peer_bell = p.peer_bell
+        c.peer_bell, c.reply = p.peer_bell, p
         c.base.bell = p.base.bell
         if self.writers != NULL:
             self.writers[peer].under, self.readers[peer].under = &p.base, &c.base

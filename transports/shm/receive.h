@@ -107,6 +107,14 @@ static int hk_ring_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t 
     return 1;
 }
 
+/* Who has received mostly sends next, about as much.  The lines that it will write are still the reader's; to take them
+ * back takes as long as the message, and the program can run meanwhile. */
+static inline void hk_fetch_for_reply(const hk_producer *p, size_t len) {
+    hk_fetch_to_store(&p->ring->line[p->next % HK_LINES]);
+    if (len <= HK_INLINE || len > HK_SMALL_BYTES || p->slots == NULL) return;
+    for (size_t i = 0; i < len; i += 64) hk_fetch_to_store(hk_small_slot(p) + i);
+}
+
 static int hk_ring_consume(hk_channel *ch, const hk_call *call, size_t len, int end) {
     hk_consumer *c = (hk_consumer *)ch;
     (void)call;
@@ -118,6 +126,7 @@ static int hk_ring_consume(hk_channel *ch, const hk_call *call, size_t len, int 
     c->next++;
     hk_store32(&c->ring->released, c->next);
     hk_ring_bell(c->peer_bell);
+    if (c->reply) hk_fetch_for_reply(c->reply, c->packet);
     return 0;
 }
 

@@ -173,6 +173,11 @@ struct hk_producer {
     uint64_t end[HK_LINES];       /* ... and `cut` behind it */
 };
 
+/* The next packet's, if it is that small. */
+static inline char *hk_small_slot(const hk_producer *p) {
+    return p->slots + p->slots_bytes + (p->next % HK_SMALL_SLOTS) * HK_SMALL_BYTES;
+}
+
 struct hk_consumer {
     hk_channel base;
     hk_ring *ring;
@@ -182,6 +187,7 @@ struct hk_consumer {
     const int *window_fd; /* whose size it is, or -1: plain memory, or left, so it does not grow */
     int pid;       /* of the producer, whose memory may be read; or HK_NO_MEMORY */
     uint32_t *peer_bell;
+    const hk_producer *reply; /* the channel to that rank, or NULL */
     uint32_t next;   /* packets finished */
     uint32_t taken;  /* bytes of the open packet already consumed */
     uint32_t packet; /* its length */

@@ -131,7 +131,7 @@ static inline void hk_grow_shared(hk_producer *p, hk_shared_slots *m) {
 /* A slot of `len` bytes for the next packet, cut from the circle if it is no small one; NULL: too much is being read. */
 static inline char *hk_cut_slot(hk_producer *p, size_t len) {
     if (len <= HK_SMALL_BYTES && hk_is_released(p, p->next + 1 - HK_SMALL_SLOTS))
-        return p->slots + p->slots_bytes + (p->next % HK_SMALL_SLOTS) * HK_SMALL_BYTES;
+        return hk_small_slot(p);
     const uint64_t at = p->cut & (p->slots_bytes - 1), whole = (len + HK_SLOT_ALIGN - 1) & ~(uint64_t)(HK_SLOT_ALIGN - 1);
     const uint64_t from = at + whole > p->slots_bytes ? p->cut + p->slots_bytes - at : p->cut; /* slots do not wrap */
     /* Of the slots of packets that old we know that they are free: so never many are looked at at once. */
