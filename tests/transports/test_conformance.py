@@ -266,6 +266,22 @@ def test_a_broken_transport_is_found_out(
         law(lambda: reference(kind))
 
 
+@pytest.mark.parametrize(("law", "took"), [(GROUP_LAWS[0], "reduce"), (GROUP_LAWS[1], "recv")])
+def test_a_wrong_byte_among_several_ranks_is_found_out(
+    law: Callable[[Sides], None], took: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes = getattr(ends.End, took)
+
+    def taken(end: ends.End, *args: Any, **more: Any) -> Any:
+        result, got = takes(end, *args, **more)
+        got[-1:] ^= 1
+        return result, got
+
+    monkeypatch.setattr(ends.End, took, taken)
+    with pytest.raises(AssertionError, match="wrong"):
+        law(rings(private=True))
+
+
 # --- a mistake in a transport of Python
 
 class Nothing(Pipe):
