@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from pathlib import Path
@@ -34,14 +35,43 @@ EVERYWHERE = ("tests/jobs", "tests/collectives")
 """Tests that go through all of it."""
 BUILD = """
 import runpy, sys, Cython.Build
-path, build = sys.argv[1], Cython.Build.cythonize
+wanted, build = sys.argv[1:], Cython.Build.cythonize
 def some(modules, **how):
-    return build([each for each in modules if path in (*each.sources, *each.depends)], force=True, **how)
+    return build([each for each in modules if each.sources[0] in wanted], force=True, **how)
 Cython.Build.cythonize = some
 sys.argv[:] = ["setup.py", "--quiet", "build_ext", "--inplace", "--force"]
 runpy.run_path("setup.py", run_name="__main__")
 """
-"""Compile what a source or header is part of, `src/hocket/...`, and nothing else."""
+"""Compile these sources, `src/hocket/...`, and nothing else."""
+INCLUDE = re.compile(r'^\s*#\s*include "([^"]+)"', re.M)
+
+
+def sources(name: str) -> list[str]:
+    """What a source or header is compiled into: for a header every source whose C includes it, also by way of others.
+
+    In the library's folders alone, so some headers are compiled into nothing (of the program that XLA loads).
+    """
+    if not name.endswith(".h"):
+        return [f"src/hocket/{name.removeprefix('frameworks/')}"]
+    known, found = {name}, _includes()
+    while more := {each for each, those in found.items() if those & known} - known:
+        known |= more
+    return sorted(f"{each.rpartition('.')[0]}.pyx" for each in known if each.startswith("src/hocket/"))
+
+
+@functools.cache
+def _includes() -> dict[str, set[str]]:
+    """What each header, and each source's C as the last build has made it, includes."""
+    headers = [path for folder in FOLDERS for path in (HERE / folder).rglob("*.h")]
+    made = max((HERE / "build/cython").iterdir(), key=lambda folder: folder.stat().st_mtime)
+    read = {path: path.relative_to(HERE) for path in headers}
+    read |= {path: path.relative_to(made) for path in (made / "src").rglob("*.c*")}
+    return {str(name): {_found(each, name) for each in INCLUDE.findall(at.read_text())} for at, name in read.items()}
+
+
+def _found(included: str, by: Path) -> str:
+    beside = by.parent / included
+    return str(beside) if (HERE / beside).exists() else included
 
 
 def tests(name: str) -> list[str]:

@@ -85,3 +85,11 @@ def test_only_what_is_wanted() -> None:
     """By line, the line of its statement, and whether a function runs it."""
     chosen = mutate.mutants(PYTHON, random.Random(1), lambda line, statement, in_function: not in_function)
     assert {each.line for each in chosen} == {3, 4}
+
+
+def test_a_header_is_compiled_into_all_whose_c_includes_it() -> None:
+    assert compiled.sources("frameworks/torch/calls/quick.pyx") == ["src/hocket/torch/calls/quick.pyx"]
+    assert compiled.sources("transports/shm/send.h") == ["src/hocket/transports/shm/channels.pyx"]
+    by_another = compiled.sources("kernels/cpu/codec_pack.h")
+    assert by_another == ["src/hocket/kernels/cpu/elias.pyx", "src/hocket/kernels/cpu/reduce.pyx"]
+    assert compiled.sources("frameworks/xla/serving.h") == []

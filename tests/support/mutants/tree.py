@@ -43,10 +43,11 @@ class Tree:
         files = {name: text.encode()}
         if name.endswith(".py"):
             return files
+        if not (sources := compiled.sources(name)):
+            return None
         linked = {path: path.stat().st_ino for top in compiled.FOLDERS for path in (self.root / top).rglob("*.so")}
         with self.changed(files):
-            path = f"src/hocket/{name.removeprefix('frameworks/')}"
-            command = [self.root / ".venv/bin/python", "-c", compiled.BUILD, path]
+            command = [self.root / ".venv/bin/python", "-c", compiled.BUILD, *sources]
             done = subprocess.run(command, cwd=self.root, capture_output=True, check=False)
             new = [path for path, number in linked.items() if path.stat().st_ino != number]
             files |= {str(path.relative_to(self.root)): path.read_bytes() for path in new}
