@@ -81,6 +81,10 @@ def test_no_more_than_can_be_opened() -> None:
     width.limited(3, 10.0, True)
     for now in range(10, 300):
         assert width.saw(link.look(width.streams, 1.0), float(now)) == 3
+    width = Width()
+    width.limited(1, 0.0, False)
+    more = next(now for now in range(300) if width.saw(link.look(width.streams, 1.0), float(now)) > 1)
+    assert more >= REST, "what could not be opened now is not asked for at once"
 
 
 def test_one_stream_that_is_full_beside_others_that_are_not_binds_nothing() -> None:
