@@ -47,7 +47,7 @@ INCLUDE = re.compile(r'^\s*#\s*include "([^"]+)"', re.M)
 
 
 def sources(name: str) -> list[str]:
-    """What a source or header is compiled into: for a header every source whose C includes it, also by way of others.
+    """The sources that a source or header is compiled into: of a header all whose C includes it, also by way of others.
 
     In the library's folders alone, so some headers are compiled into nothing (of the program that XLA loads).
     """
@@ -61,7 +61,7 @@ def sources(name: str) -> list[str]:
 
 @functools.cache
 def _includes() -> dict[str, set[str]]:
-    """What each header, and each source's C as the last build has made it, includes."""
+    """Includes of each header, and of each source's C as the last build has made it."""
     headers = [path for folder in FOLDERS for path in (HERE / folder).rglob("*.h")]
     made = max((HERE / "build/cython").iterdir(), key=lambda folder: folder.stat().st_mtime)
     read = {path: path.relative_to(HERE) for path in headers}
