@@ -278,6 +278,7 @@ def test_a_wrong_byte_among_several_ranks_is_found_out(
         return result, got
 
     monkeypatch.setattr(ends.End, took, taken)
+    monkeypatch.setattr(ends, "PATIENCE", 0.4)
     with pytest.raises(AssertionError, match="wrong"):
         law(rings(private=True))
 
