@@ -24,6 +24,7 @@ from hocket.control.dial import dial, show
 from hocket.control.handshake import Address, AuthError, Connection, Hello
 from hocket.control.links import Links
 from hocket.control.listener import Listener
+from hocket.control.mending import Redialer
 from hocket.control.protocol.member import Heard
 from hocket.control.protocol.membership import PLAIN, PURPOSE
 from hocket.control.protocol.messages import JOIN, Missing, Refused, Welcome
@@ -100,6 +101,8 @@ class Meet:
         self.who, self.timeout, self.reactor = who, timeout, reactor
         self.deadline = time.monotonic() + timeout
         self.attempt = secrets.token_hex(8)
+        self.way: Redialer | None = None
+        """By which this rank's connection to rank 0 is made again from the welcome on."""
         self.candidates = _candidates(where.address) if where else []
         self.also = [each for meeting in (where.also if where else ()) for each in _candidates(meeting)]
         self.told = where is not None and where.told
@@ -135,7 +138,7 @@ class Meet:
             raise
 
     def session(self, sock: socket.socket) -> LinkSession:
-        return LinkSession(self.reactor, sock, self.who.rank, self.who.size, self.who.key, self.attempt)
+        return LinkSession(self.reactor, sock, self.who.rank, self.who.size, self.who.key, self.attempt, self.way)
 
     def listen(self, links: Links) -> list[Listener]:
         """Where the ranks meet, and beside it, if that can be."""

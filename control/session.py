@@ -168,15 +168,16 @@ class LinkSession(Session):
     """The session that `join` returns: a session over a control connection.  Rank 0 holds the coordinator too."""
 
     def __init__(
-        self, reactor: Reactor, sock: socket.socket, rank: int, size: int, key: bytes | None, attempt: str = ""
-    ) -> None:
+        self, reactor: Reactor, sock: socket.socket, rank: int, size: int, key: bytes | None, attempt: str = "",
+        way: Redialer | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(rank)
         self.size, self.key, self.reactor = size, key or b"", reactor
         self.job_key = key
         """Newcomers prove that they have this key; `key` becomes the session's own."""
         self.epoch = 0  # tells this session from others of the job; made of the key in `_admit`
         self.home: str | None = None  # rank 0: where its coordinator listens; its own way there is a pair of sockets
-        self.way: Redialer | None = None
+        self.way = way  # before anything can come
         """By which the connection to rank 0 is made again from the welcome on; else it is once `heal` was called."""
         self._links: Links | None = None
         self._owns_reactor = False

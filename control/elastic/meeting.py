@@ -37,6 +37,7 @@ class MeetNext(Meet):
         who = Identity(rank, len(generation.seats), mesh.job_of(generation), own.key, own.encrypt)
         super().__init__(who, None, timeout, mesh.reactor)
         self.mesh, self.seats = mesh, generation.seats
+        self.way = self if rank else None
         self._session: LinkSession | None = None
 
     def listen(self, links: Links) -> list[Listener]:
@@ -50,14 +51,13 @@ class MeetNext(Meet):
         return [address_of(each) for each in self.seats[0].addresses]
 
     def session(self, sock: socket.socket) -> LinkSession:
-        session = super().session(sock)
-        if self.who.rank:
-            self._session, session.way = session, self
-        return session
+        self._session = super().session(sock)
+        return self._session
 
     def control_again(self, rank: int, seconds: float, look: Callable[[], object]) -> socket.socket:
-        assert self._session is not None
         self.control_ask(rank, seconds, look)
+        if self._session is None or not self._session.epoch:  # the reactor's thread is ahead of the one that meets
+            raise TransportError("this rank is not welcome yet")
         failed = TransportError("rank 0 has no TCP address")
         for address in map(address_of, self.seats[rank].addresses):
             if address[0] == "tcp":

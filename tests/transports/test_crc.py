@@ -1,4 +1,4 @@
-"""What a check of bytes is does not depend on the processor, nor on how they come: ranks of several kinds compare it."""
+"""A check of bytes is the same on all processors, and however they come: ranks of several kinds compare it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hocket.control import dial
+from hocket.control import dial, rendezvous
 from hocket.control.elastic import entering, meeting, members
 from hocket.control.elastic.mesh import Mesh
 from hocket.control.elastic.reaching import Own, address_of
@@ -185,6 +185,33 @@ def test_all_go_on_and_a_newcomer_comes_in_whatever_breaks_when() -> None:
             over.set()
             new.close()
             new.reactor.close()
+
+
+def test_a_connection_may_break_before_its_rank_knows_that_it_is_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The welcome came before the rank had said by which way its connection is made again, and so none was."""
+    real, made = rendezvous.Meet.session, list[LinkSession]()
+
+    def late(one: rendezvous.Meet, sock: socket.socket) -> LinkSession:
+        made.append(session := real(one, sock))
+        if session.rank:
+            until([], lambda: session._link.on_break.__name__ == "_begin", 10.0)  # the welcome has come
+            session.reactor.soon(lambda: reset(session._link._sock))
+            time.sleep(0.1)
+        return session
+
+    monkeypatch.setattr(rendezvous.Meet, "session", late)
+    with job(3) as crowd, ThreadPoolExecutor() as pool:
+        now = [Generation(1, [other.seat for other in crowd], each.uid) for each in crowd]
+        for one, generation in zip(crowd, now, strict=True):
+            assert one.generations is not None
+            one.generations.now = generation
+        met = [pool.submit(meeting.MeetNext(*pair, 60.0).meet) for pair in zip(crowd, now, strict=True)]
+        ready = [each.result(60.0) for each in met]
+        said = [pool.submit(session.exchange, rank, 20.0) for rank, session in enumerate(ready)]
+        assert [each.result(60.0) for each in said] == [[0, 1, 2]] * 3
+        assert sum(session._link.connections > 1 for session in made) == 2
+        for session in made:
+            session.abandon()
 
 
 @pytest.mark.parametrize("encrypts", [False, True])
