@@ -99,7 +99,7 @@ FAULTS = [
     ("the length is not checked", "if (len > HK_INLINE) return hk_ring_fault(c);", "", ("hostile", 1, 20000)),
     ("memory is read without leave", "c->pid == HK_NO_MEMORY || ", "", ("hostile", 1, 20000)),
     ("more is seen than was fetched", "v->avail = (c->remote ? c->fetched : c->packet) - c->taken;",
-     "v->avail = c->packet - c->taken;", ("multicast", 0, 1000)),
+     "v->avail = c->packet - c->taken;", ("foreign", 1, 3000)),
     ("the stage is taken for the packet's begin", "hk_copy(dst, c->data + (c->taken - c->staged)",
      "hk_copy(dst, c->data + (c->taken)", ("multicast", 0, 1000)),
     ("the addresses are taken for the memory",
