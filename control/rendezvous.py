@@ -102,7 +102,7 @@ class Meet:
         self.deadline = time.monotonic() + timeout
         self.attempt = secrets.token_hex(8)
         self.way: Redialer | None = None
-        """By which this rank's connection to rank 0 is made again from the welcome on."""
+        """The session's."""
         self.candidates = _candidates(where.address) if where else []
         self.also = [each for meeting in (where.also if where else ()) for each in _candidates(meeting)]
         self.told = where is not None and where.told

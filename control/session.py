@@ -177,8 +177,9 @@ class LinkSession(Session):
         """Newcomers prove that they have this key; `key` becomes the session's own."""
         self.epoch = 0  # tells this session from others of the job; made of the key in `_admit`
         self.home: str | None = None  # rank 0: where its coordinator listens; its own way there is a pair of sockets
-        self.way = way  # before anything can come
-        """By which the connection to rank 0 is made again from the welcome on; else it is once `heal` was called."""
+        self.way = way
+        """By it the connection to rank 0 is made again from the welcome on; else once `heal` was called.  It is
+        given here, as the reactor's thread may hear the welcome before this call returns."""
         self._links: Links | None = None
         self._owns_reactor = False
         self._link = ControlLink(reactor, sock)

@@ -28,7 +28,7 @@ static inline void hk_fence_stores(void) {
 #endif
 }
 
-/* A later store finds the line here.  On x86 the compiler's prefetch would fetch it to be read: another core keeps it. */
+/* Fetch a line for a store that follows: no other core has it then.  On x86 the compiler's prefetch would leave it there. */
 static inline void hk_fetch_to_store(const void *p) {
 #ifdef __x86_64__
     __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)p));

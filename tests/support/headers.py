@@ -20,7 +20,7 @@ def copied(place: Path) -> Path:
 
 
 def stands(old: str, *names: str) -> bool:
-    """Is this text in just one of these headers?  What breaks it is tried seldom, and must not go stale meanwhile."""
+    """Is this text in just one of these headers?  Each suite asks; the tests that break it run seldom."""
     return sum(old in (ROOT / name).read_text() for name in names) == 1
 
 

@@ -266,18 +266,18 @@ def test_a_broken_transport_is_found_out(
         law(lambda: reference(kind))
 
 
-@pytest.mark.parametrize(("law", "took"), [(GROUP_LAWS[0], "reduce"), (GROUP_LAWS[1], "recv")])
+@pytest.mark.parametrize(("law", "method"), [(GROUP_LAWS[0], "reduce"), (GROUP_LAWS[1], "recv")])
 def test_a_wrong_byte_among_several_ranks_is_found_out(
-    law: Callable[[Sides], None], took: str, monkeypatch: pytest.MonkeyPatch
+    law: Callable[[Sides], None], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    takes = getattr(ends.End, took)
+    right = getattr(ends.End, method)
 
-    def taken(end: ends.End, *args: Any, **more: Any) -> Any:
-        result, got = takes(end, *args, **more)
+    def wrong(end: ends.End, *args: Any, **more: Any) -> Any:
+        result, got = right(end, *args, **more)
         got[-1:] ^= 1
         return result, got
 
-    monkeypatch.setattr(ends.End, took, taken)
+    monkeypatch.setattr(ends.End, method, wrong)
     monkeypatch.setattr(ends, "PATIENCE", 0.4)
     with pytest.raises(AssertionError, match="wrong"):
         law(rings(private=True))

@@ -107,12 +107,13 @@ static int hk_ring_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t 
     return 1;
 }
 
-/* Who has received mostly sends next, about as much.  The lines that it will write are still the reader's; to take them
- * back takes as long as the message, and the program can run meanwhile. */
+/* A rank that has received `len` bytes mostly sends as many next.  Its peer's core still has the lines that it writes
+ * then, and a store waits until they are back, as long as a message takes: so they are fetched while the program runs. */
 static inline void hk_fetch_for_reply(const hk_producer *p, size_t len) {
     hk_fetch_to_store(&p->ring->line[p->next % HK_LINES]);
     if (len <= HK_INLINE || len > HK_SMALL_BYTES || p->slots == NULL) return;
-    for (size_t i = 0; i < len; i += 64) hk_fetch_to_store(hk_small_slot(p) + i);
+    const char *slot = hk_small_slot(p);
+    for (size_t i = 0; i < len; i += sizeof(hk_line)) hk_fetch_to_store(slot + i);
 }
 
 static int hk_ring_consume(hk_channel *ch, const hk_call *call, size_t len, int end) {

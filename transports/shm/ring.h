@@ -187,7 +187,7 @@ struct hk_consumer {
     const int *window_fd; /* whose size it is, or -1: plain memory, or left, so it does not grow */
     int pid;       /* of the producer, whose memory may be read; or HK_NO_MEMORY */
     uint32_t *peer_bell;
-    const hk_producer *reply; /* the channel to that rank, or NULL */
+    const hk_producer *reply; /* the channel to that rank (hk_fetch_for_reply); or NULL */
     uint32_t next;   /* packets finished */
     uint32_t taken;  /* bytes of the open packet already consumed */
     uint32_t packet; /* its length */

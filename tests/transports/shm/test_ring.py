@@ -96,6 +96,7 @@ FAULTS = [
     ("old marks", "    if (p->next - until >= HK_LINES) return 1;\n", "", ("marks", 0, 0)),
     ("where + len overflows", "where <= c->window_bytes && len <= c->window_bytes - where",
      "where + len <= c->window_bytes", ("hostile", 1, 20000)),
+    ("where alone is checked", " && len <= c->window_bytes - where", "", ("foreign", 1, 3000)),
     ("the length is not checked", "if (len > HK_INLINE) return hk_ring_fault(c);", "", ("hostile", 1, 20000)),
     ("memory is read without leave", "c->pid == HK_NO_MEMORY || ", "", ("hostile", 1, 20000)),
     ("more is seen than was fetched", "v->avail = (c->remote ? c->fetched : c->packet) - c->taken;",
@@ -111,8 +112,6 @@ FAULTS = [
      "c->data = c->window + hk_relaxed64(&line->u.ref.where);",
      ("scribble", 1, 1000000)),
 ]  # fmt: skip
-
-
 HEADERS = ("transports/shm/send.h", "transports/shm/receive.h", "transports/shm/ring.h")
 
 

@@ -122,8 +122,6 @@ MUTANTS = [
     ("who sends never asks", "    hk_v_writer_poll(w);\n    hk_v_ask(w);\n", "    hk_v_writer_poll(w);\n", SOON,
      SILENCE),
 ]  # fmt: skip
-
-
 HEADERS = [f"transports/verbs/{name}.h" for name in ("writer", "places", "reader")]
 
 
