@@ -108,7 +108,7 @@ def _port(port: int) -> socket.socket:
 
 
 def _unix(path: str) -> socket.socket:
-    """A socket with this name, bound.  OSError: somebody is there."""
+    """A socket that listens by this name.  OSError: somebody is there."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         os.fchmod(sock.fileno(), 0o600)  # before it has a name
@@ -121,6 +121,7 @@ def _unix(path: str) -> socket.socket:
                     raise OSError(errno.EADDRINUSE, "another process listens there")
             os.unlink(path)  # of a process that was killed
         sock.bind(path)
+        sock.listen()  # at once: a second process takes one that does not listen for a killed one's
         return sock
     except BaseException:
         sock.close()

@@ -22,7 +22,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 import hocket
-from hocket.observe.metrics import families, server
+from hocket.observe.metrics import families, prometheus, server
 from hocket.observe.metrics.families import FAMILIES, MetricsReader, _WaitTimes
 from hocket.observe.metrics.prometheus import serve
 from hocket.observe.metrics.telemetry import observe
@@ -103,7 +103,8 @@ def test_a_rank_that_waits_answers_and_says_for_whom(tmp_path: Path) -> None:
         where = ("comm", "world"), ("rank", "0")
         found: dict[str, Any] = {}
         while found.get("hocket_stalled_seconds", {}).get(where, 0.0) <= 0.2 and time.monotonic() < until:
-            found = samples(ask(str(tmp_path / "0.sock"))[1])
+            with contextlib.suppress(ConnectionRefusedError):  # it has a name a moment before it listens
+                found = samples(ask(str(tmp_path / "0.sock"))[1])
         for rank in range(2):
             job.signal(rank, signal.SIGKILL)
         job.wait(60)
@@ -209,6 +210,12 @@ def test_a_socket_that_a_killed_run_has_left_is_replaced(tmp_path: Path) -> None
         with pytest.raises(hocket.ArgumentError, match="there is a file, and no socket"):
             serve(comm, path=path).__enter__()
         assert (tmp_path / "rank0.sock").read_text()
+
+
+def test_of_two_that_begin_at_once_the_second_does_not_take_the_first_for_dead(tmp_path: Path) -> None:
+    path = str(tmp_path / "rank0.sock")
+    with prometheus._unix(path), pytest.raises(OSError, match="another process listens there"):
+        prometheus._unix(path)
 
 
 def test_kinds_of_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
