@@ -17,6 +17,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from hocket.control.handshake import Connection, prove
@@ -193,6 +194,12 @@ class ControlLink:
     def start(self) -> None:
         if self._open:  # or it was closed before it began: its peer's job may have ended meanwhile
             self._reactor.add(self._sock, self._readable)
+            self._reactor.soon(partial(self._early, self._sock))
+
+    def _early(self, sock: socket.socket) -> None:
+        """A message behind an encrypted connection's handshake may lie here already, and `select` does not see it."""
+        if self._open and not self.broken and self._sock is sock:
+            self._readable()
 
     def send(self, message: Message) -> None:
         self.post(encode(message))

@@ -144,7 +144,7 @@ class Links:
         self._links[rank] = link
         link.most = LIMIT
         link.on_message = lambda packed: self._hears(rank, packed)
-        link.on_end = lambda how: self._ended(rank, how)
+        link.on_end = lambda how: self._ended(rank, link, how)
         if self.way is not None:
             Mending(self._reactor, link, self.way, rank, dials=False)
         self._take(rank, join)
@@ -163,9 +163,10 @@ class Links:
         except (Malformed, Unexpected) as why:
             log.warning("hocket: rank %d sent a control message that is not understood: %s", rank, why)
 
-    def _ended(self, rank: int, how: str) -> None:
-        del self._links[rank]
-        self._take(rank, Ended(how))
+    def _ended(self, rank: int, link: ControlLink, how: str) -> None:
+        if self._links.get(rank) is link:  # else the rank has come again, or left, and this one is about to be closed
+            del self._links[rank]
+            self._take(rank, Ended(how))
 
     def _take(self, rank: int, message: Any) -> None:
         self._do(self.coordinator.take(rank, message))

@@ -1,6 +1,7 @@
 """Rendezvous with real processes and sockets: all meet, or each is told why not."""
 
 import contextlib
+import functools
 import os
 import socket
 import threading
@@ -145,18 +146,34 @@ def test_a_rank_whose_connection_was_cut_comes_again(unix, monkeypatch):
         sessions[rank].close()
 
 
+def come(reactor, links, rank, attempt):
+    mine, its = socket.socketpair()
+    reactor.soon(lambda: links.take(its, Hello(rank, PURPOSE, "j")))
+    return rendezvous.LinkSession(reactor, mine, rank, 2, None, attempt)
+
+
+def told(session):
+    return type(session._wait((Welcome, 0), (Refused, 0), seconds=30.0))
+
+
+def test_the_end_of_a_connection_is_no_loss_where_the_rank_has_come_again(reactor):
+    """Both were seen in one round: the end removed the new connection, and nothing was sent to this rank any more."""
+    links = Links(reactor, 2, "j", keyed=False)
+    come(reactor, links, 1, "first")
+    while not links.here(1):
+        time.sleep(0.001)
+    first = links._links[1]
+    links.joined = lambda rank: first.end("cut")
+    session = come(reactor, links, 1, "first")
+    assert told(come(reactor, links, 0, "zero")) is Welcome
+    assert told(session) is Welcome and not session.gone
+    reactor.soon(links.shut)
+
+
 def test_a_rank_comes_again_though_nobody_noticed_that_its_connection_broke(reactor):
     """Its place was taken, by itself.  It is welcome, or hears that it was lost, or that the meeting is over."""
     links = Links(reactor, 2, "j", keyed=False)
-
-    def comes(rank, attempt):
-        mine, its = socket.socketpair()
-        reactor.soon(lambda: links.take(its, Hello(rank, PURPOSE, "j")))
-        return rendezvous.LinkSession(reactor, mine, rank, 2, None, attempt)
-
-    def told(session):
-        return type(session._wait((Welcome, 0), (Refused, 0), seconds=30.0))
-
+    comes = functools.partial(come, reactor, links)
     comes(1, "first")
     assert told(comes(1, "other")) is Refused
     comes(1, "first")

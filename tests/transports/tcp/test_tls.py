@@ -13,11 +13,13 @@ import pytest
 
 from hocket.control import encryption
 from hocket.control.handshake import AuthError
+from hocket.control.link import ControlLink
 from hocket.control.reactor import Reactor
 from hocket.errors import TransportError
 from hocket.system import tls
 from support import headers, man_in_the_middle
 from support.compiled import compiled
+from support.faulty import wait_for
 
 ROOT = Path(__file__).parents[3]
 CORPUS = sorted((ROOT / "tests" / "fuzz" / "tls").iterdir())
@@ -142,6 +144,27 @@ def test_a_silent_stranger_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> Non
     reactor.close()  # what it does next is done
     a.close()
     assert heard == ["no encrypted connection within 0.5 s"]
+
+
+def test_what_comes_right_behind_the_handshake_is_heard() -> None:
+    """A slow end reads it with the last of the handshake, and `select` does not see it any more."""
+    a, b = socket.socketpair()
+    reactor, heard = Reactor(), list[object]()
+
+    def speaks(sock: socket.socket) -> None:
+        link = ControlLink(reactor, sock)
+        link.start()
+        link.send({"has": 0})
+
+    reactor.soon(lambda: encryption.secure_accepted(reactor, b, bytes(tls.KEY), speaks, heard.append))
+    listens = ControlLink(reactor, encryption.secured_dial(a, bytes(tls.KEY), 60, lambda: time.sleep(0.2)))
+    listens.on_message = heard.append
+    reactor.soon(listens.start)
+    try:
+        wait_for(lambda: heard, 20.0)
+    finally:
+        reactor.close()
+    assert heard == [{"has": 0}]
 
 
 def control() -> tuple[encryption.EncryptedSocket, encryption.EncryptedSocket]:
