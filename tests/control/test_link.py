@@ -283,12 +283,17 @@ def test_only_a_connection_that_is_closed_tells_that_the_process_ended(
     """The system tells an error once: to whoever sends or receives next."""
 
     class Broken(socket.socket):
+        sent = not sending
+
         def recv(self, *args: int) -> bytes:
+            if not self.sent:
+                raise BlockingIOError
             if number and not sending:
                 raise OSError(number, os.strerror(number))
             return b""
 
         def send(self, *args: object) -> int:
+            self.sent = True
             raise OSError(number, os.strerror(number))
 
     listener = socket.create_server(("127.0.0.1", 0))
