@@ -182,7 +182,8 @@ class Securing:
 class EncryptedSocket(socket.socket):
     """An encrypted stand-in for the socket of a control connection (`ControlLink`).  Takes `sock` over; not blocking.
 
-    `recv` gives all that has come, so that `select` on it tells the truth.
+    `recv` gives all that has come, so that from the first one on `select` tells the truth.  Bytes may have come with
+    the last of the handshake: who begins to read looks once (`ControlLink.start`).
     """
 
     def __init__(self, sock: socket.socket) -> None:

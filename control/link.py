@@ -197,7 +197,7 @@ class ControlLink:
             self._reactor.soon(partial(self._early, self._sock))
 
     def _early(self, sock: socket.socket) -> None:
-        """A message behind an encrypted connection's handshake may lie here already, and `select` does not see it."""
+        """A message that came with the last of an encrypted handshake lies here already: `select` does not see it."""
         if self._open and not self.broken and self._sock is sock:
             self._readable()
 

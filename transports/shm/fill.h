@@ -24,7 +24,7 @@ enum {
     HK_FILL_TRY = 256,    /* after so many slots one is filled the other way */
     HK_FILL_LOST = 4096,  /* no round of a circle has more slots: the place that is waited for is gone */
     HK_FILL_ALONE = 8,    /* one of so many slots is filled alone where another copy is wanted, too */
-    HK_FILL_GAIN = 3,     /* in halves: the caches must take 1.5 times as long */
+    HK_FILL_GAIN = 3,     /* in halves: the caches must take 1.5 times as long (shared_memory.md) */
     HK_FILL_LATE = 4      /* a slot that takes longer than so many times the usual was interrupted: no more than that counts */
 };
 

@@ -220,7 +220,8 @@ def test_a_connection_may_break_before_its_rank_knows_that_it_is_welcome(monkeyp
 @pytest.mark.parametrize("encrypts", [False, True])
 def test_a_generation_meets_once_whatever_breaks_when(encrypts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection to rank 0 that broke between the welcome and the transports ended the meeting for all: they agreed
-    on a generation anew, and where connections break all the time, on one after the other."""
+    on a generation anew, and where connections break all the time, on one after the other.  Here they break before the
+    welcome, too: an attempt ends, and the next one follows."""
     monkeypatch.setattr(sys.modules[__name__], "OWN", OWN._replace(encrypt=encrypts))
     over, dice, breaks, most, real = threading.Event(), random.Random(1), [0], [0], rendezvous.Meet.session
 
