@@ -91,7 +91,7 @@ class Work(_Base):  # type: ignore[misc]
             except Exception as error:
                 self._error = error
                 raise
-            if self._side is not None:
+            if self._side is not None and self._handles:  # else it was marked when the call was made
                 self._side.mark()
             self._ended = True
 

@@ -129,14 +129,23 @@ assert work.is_completed() and not work.is_success()
 """
 ALWAYS = """
 pg.always_work = True
+word = device.alloc(4096)
+device.clear(word, 4)
 with T.stream(T.Stream(one)):
+    device.wait_word(word, 1, one)  # however slow this rank is, its values come behind the question
     x = T.late(mine(70_001), one)
     work = all_reduce(x)
+    device.wait_word(word, 2, one)  # what the stream is given later is no part of the call
     assert not work.is_completed()
+    device.write_word(word, 1, three)
+    while not work.is_completed():
+        time.sleep(0.0005)
+    device.write_word(word, 2, three)
     future = work.get_future()
 with T.stream(T.Stream(two)):
     future.wait()
 same(x, two, total(70_001))
+device.free(word)
 pg.always_work = False
 
 x = [T.late(mine(70_001, turn), one) for turn in range(3)]
