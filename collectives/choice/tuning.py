@@ -19,10 +19,12 @@ from hocket.arguments import human
 from hocket.collectives.choice.fabric import Fabric, candidates, known
 from hocket.errors import ArgumentError
 
-FORMAT = 1
+FORMAT = 2
 """The format of the text; `read` refuses any other."""
 MOST_RANKS = 64
 """Beyond so many ranks nothing is predicted: to count what each of them does takes longer than a user would wait."""
+SLOTS_ARE_SLOW = 1 << 20
+"""Bytes: a rule that reads shorter messages, as on Intel's CPUs, was made where slots are slow."""
 FEWEST = 12
 """Measured times to fit prices to, at the least."""
 
@@ -36,15 +38,27 @@ class Reads(NamedTuple):
     moved: int | None
     """Bytes of a block that is only moved."""
     reduced: int | None
-    weighed: int | None = None
-    """Bytes from which on messages go the way that was found to be the fastest (plans/weigh.h)."""
+    tried_moved: int | None = None
+    """Bytes from which on such a block goes the way that was found to be the fastest (plans/weigh.h); None: as above."""
+    tried_reduced: int | None = None
+    tried_one_way: int | None = None
+    """The same of what some ranks send and others receive; shorter messages go by slots."""
+
+    def tried(self, traffic: str) -> int | None:
+        """Bytes from which on ways are tried for a contract's traffic."""
+        return {"moved": self.tried_moved, "reduced": self.tried_reduced, "one way": self.tried_one_way}[traffic]
+
+    @property
+    def slots_are_slow(self) -> bool:
+        return self.moved is not None and self.moved < SLOTS_ARE_SLOW
 
     @property
     def words(self) -> str:
         """The rule in a sentence, for `explain` and `hocket tune`."""
         moved, reduced = ("never" if n is None else f"from {human(n)} on" for n in self[:2])
-        weighed = "" if self.weighed is None else f" (or whichever way is faster, from {human(self.weighed)} on)"
-        return f"ranks read messages in the sender's memory {moved}{weighed}, what they reduce {reduced}"
+        either = ["" if n is None else f" (or whichever way is faster, from {human(n)} on)" for n in self[2:]]
+        words = f"ranks read messages in the sender's memory {moved}{either[0]}, what they reduce {reduced}{either[1]}"
+        return words + (either[2] and f", what goes one way never{either[2]}")
 
 
 class Point(NamedTuple):

@@ -24,7 +24,7 @@ from hocket.collectives.calls.user_ops import refuse_inside
 from hocket.collectives.communicator.planner import NO_OP, Planner
 from hocket.collectives.communicator.runner import Runner
 from hocket.collectives.engine.engine import CODES
-from hocket.collectives.engine.queue import InHost, Queue, Weighs
+from hocket.collectives.engine.queue import ONE_WAY, InHost, Queue, Weighs
 from hocket.collectives.failures.reporting import Reporter
 from hocket.collectives.members.members import Members
 from hocket.collectives.plans.instr import IN, NO_FACTS, OUT, About, Instr
@@ -149,8 +149,8 @@ class Messenger:
         key = dest, source, label >> 32, model.shape, src and src.nbytes, dst and dst.nbytes
         plan = queue.engine.plans.get(key)
         if plan is None:
-            weighs = () if src is None else queue.weighs("one way", src.nbytes)
-            plan = queue.counted(self._plan(dest, source, src, dst, model, weighs, any(rooms)))
+            how = ONE_WAY if src is None else queue.of_message(src.nbytes, dst is not None)
+            plan = queue.counted(self._plan(dest, source, src, dst, model, how, any(rooms)))
             self.planner.connect(queue, plan, timeout, label)
             queue.keep(key, plan)
         if PROC_NULL not in (dest, source) and code is None:
@@ -298,7 +298,7 @@ class Messenger:
 
     def _plan(
         self, dest: int | None, source: int | None, src: Buffer | None, dst: Buffer | None, model: Buffer,
-        weighs: Weighs = (), there: bool = False,
+        how: tuple[str, Weighs], there: bool,
     ) -> Plan:  # fmt: skip
         step, ends = [], []
         if src is not None and dest is not None:
@@ -314,15 +314,16 @@ class Messenger:
         facts = array_facts(model) | self._ends(dest=dest, source=source)
         verb = "recv" if dest is None else "send" if source is None else "sendrecv"
         what = f"{model.dtype.name}{list(model.shape)}{' on a GPU' if there else ''}"
-        return _plan_of(verb, f"{verb}({what}, {', '.join(ends)})", step, model, weighs, facts)
+        return _plan_of(verb, f"{verb}({what}, {', '.join(ends)})", step, model, facts, how)
 
 
 def _plan_of(
-    verb: str, text: str, step: list[Any], model: Buffer, weighs: Weighs = (), facts: Mapping[str, Any] = NO_FACTS
-) -> Plan:
-    dtype = model.dtype
+    verb: str, text: str, step: list[Any], model: Buffer, facts: Mapping[str, Any] = NO_FACTS,
+    how: tuple[str, Weighs] = ONE_WAY,
+) -> Plan:  # fmt: skip
+    dtype, (traffic, weighs) = model.dtype, how
     about = About(verb, "message", text, caller_site(), dtype.code, dtype.itemsize, model.nbytes, facts=facts)
-    return Plan([step], about, weighs=weighs)
+    return Plan([step], about, traffic=traffic, weighs=weighs)
 
 
 def user_tag(tag: int) -> int:

@@ -10,7 +10,7 @@ from hocket.collectives.engine.run cimport (BLOCKED, DONE, LATE, MOVED, RAISED, 
 from hocket.collectives.recording.recorder cimport hk_clock_now
 from hocket.errors import TransportError
 from hocket.kernels.cpu.reduce cimport hk_add_residual, hk_dice, hk_residual
-from hocket.transports.channel cimport HK_AGAIN, hk_channel, hk_channel_ops, hk_receive, hk_view
+from hocket.transports.channel cimport HK_AGAIN, HK_ONE_WAY, HK_SLOTS, hk_channel, hk_channel_ops, hk_receive, hk_view
 from hocket.transports.library cimport hk_library
 
 cdef extern from "system/copy.h" nogil:
@@ -45,7 +45,7 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
                 r.call.keep = piece_at(r, x, &x.kept[s.piece], s)
             if r.user != NULL or x.codec != NULL and r.packs == NULL:
                 left = min(left, whole_elements(r, x))
-            elif r.matched and ch.bell != NULL and s.total <= PIECES_UP_TO:
+            elif r.matched and ch.bell != NULL and s.total <= PIECES_UP_TO and r.call.traffic in (HK_ONE_WAY, HK_SLOTS):
                 left = min(left, PIECE_BYTES)
         if x.npeers == 1:
             n = ops.send(ch, &r.call, s.total, s.done, at, left)

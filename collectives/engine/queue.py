@@ -48,10 +48,8 @@ WAYS = {
     "one way": ("slots", "both cores"),
 }
 """By a contract's traffic, the ways of its messages that may be the fastest."""
-WEIGHED_FROM = {"moved": 0, "reduced": 16 << 20, "one way": 1 << 20}
-"""Bytes from which on they are tried, at the least: below, slots are (docs/performance.md)."""
-SLOTS_ARE_SLOW = 1 << 20
-"""Bytes: a rule that reads shorter messages, as on Intel's CPUs, was made where slots are slow."""
+WAYS_WHERE_SLOTS_ARE_SLOW = WAYS | {"moved": ("reading", "both cores"), "reduced": ("reading", "writing")}
+"""The ways of messages that are read by the rule there."""
 GATHERED_FROM = 4 << 20
 """Bytes of a block below which an allgather's are copied by slots where no ways are tried: a rank's own copy is stored
 beside each slot, and what lies in one is there for all (AMD; docs/performance.md)."""
@@ -61,6 +59,7 @@ docs/long-links.md's, while 1 Gbit/s carries 6 MB."""
 LONG_SEGMENT = 1 << 20
 """Bytes of a chunk of what is reduced then: ranks wait for each other seldom, and one system call reads it."""
 Weighs = tuple[()] | tuple[tuple[str, ...], int, str]
+ONE_WAY: tuple[str, Weighs] = "one way", ()
 _pinned: list[Queue] = []
 """Closed queues that are kept: a library that cannot let go, or a thread in them, may still touch their memory."""
 
@@ -239,17 +238,27 @@ class Queue:
         """
         if self.readable is None or self.context is not None:
             return ()
-        moved, reduced, weighed = Reads(*self.readable.rule)
-        if weighed is None or longest < max(weighed, WEIGHED_FROM[traffic]):
+        rule = Reads(*self.readable.rule)
+        tried, read_from = rule.tried(traffic), {"moved": rule.moved, "reduced": rule.reduced}.get(traffic)
+        if tried is None or longest < tried:
             return ()
-        if traffic == "reduced" and reduced is not None:
-            return ()  # by the rule they read
-        by_rule = traffic == "moved" and moved is not None and longest >= moved
-        rounds = 2 * self.readable.circle
-        ways = WAYS[traffic]
+        by_rule = read_from is not None and longest >= read_from
+        ways = (WAYS_WHERE_SLOTS_ARE_SLOW if by_rule and rule.slots_are_slow else WAYS)[traffic]
         if self.readable.checked:  # nobody writes into another's memory (transports/shm/checked.h)
             ways = tuple(way for way in ways if way in ("slots", "reading"))
-        return (ways, -(-rounds // longest), "reading" if by_rule else "slots") if len(ways) > 1 else ()
+        rounds = -(-2 * self.readable.circle // longest) if ways[0] == "slots" else 1
+        return (ways, rounds, "reading" if by_rule else "slots") if len(ways) > 1 else ()
+
+    def of_message(self, nbytes: int, receives: bool) -> tuple[str, Weighs]:
+        """The traffic of a message of so many bytes, and the ways that are tried.
+
+        `receives`: the same call takes one, so both ranks copy in any case.
+        """
+        if receives and self.readable is not None:
+            rule = Reads(*self.readable.rule)
+            if rule.slots_are_slow and rule.moved is not None and nbytes >= rule.moved:
+                return "moved", self.weighs("moved", nbytes)
+        return "one way", self.weighs("one way", nbytes)
 
     def gathers_by_slots(self, longest: int) -> bool:
         """Do an allgather's blocks, of `longest` bytes at most, go by slots, whatever is done with what is only moved?
@@ -258,9 +267,9 @@ class Queue:
         """
         if self.readable is None or self.context is not None or longest >= GATHERED_FROM:
             return False
-        moved, _, weighed = Reads(*self.readable.rule)
-        by_maker = moved == Reads(*self.readable.usual[self._crowded]).moved
-        return weighed is None and by_maker and moved is not None and moved >= SLOTS_ARE_SLOW
+        rule = Reads(*self.readable.rule)
+        by_maker = rule.moved == Reads(*self.readable.usual[self._crowded]).moved
+        return rule.tried_moved is None and by_maker and rule.moved is not None and not rule.slots_are_slow
 
     def is_local(self, peer: int) -> bool:
         """Are the channels to this member memory?"""

@@ -37,9 +37,8 @@ def measured(comm: Comm) -> Reads | None:
         return None
     before, usual = comm.tuning, Reads(*comm.membership.main.readable.usual[0])
     try:
-        if usual.weighed is not None:
-            return usual._replace(reduced=_first(comm, WAYS["reduced"], "reduced"))
-        return Reads(**{name: _first(comm, collective, name) for name, collective in WAYS.items()})
+        names = list(WAYS) if usual.tried_moved is None or usual.slots_are_slow else ["reduced"]
+        return usual._replace(**{name: _first(comm, WAYS[name], name) for name in names})
     finally:
         comm.runner.retune(before)
 

@@ -30,7 +30,7 @@ typedef struct hk_weigh_times {
 
 /* Of one plan on one rank. */
 typedef struct hk_weigh {
-    uint32_t warm;  /* calls that go by the first way, slots, before one counts; 0: nothing is weighed, and the rest is not used */
+    uint32_t warm;  /* calls that go by the first way, slots if they are one, before one counts; 0: nothing is weighed, and the rest is not used */
     uint32_t count; /* ways */
     int way[HK_WEIGH_WAYS]; /* what each is called */
     uint32_t best;  /* the fastest, as was found */
@@ -41,11 +41,11 @@ typedef struct hk_weigh {
     hk_weigh_times times[HK_WEIGH_WAYS];
 } hk_weigh;
 
-/* The calls of a try that go by slots; behind them are those of the other ways, one after the other. */
-static inline uint32_t hk_weigh_slots(const hk_weigh *w) { return w->warm + HK_WEIGH_TIMED; }
+/* The calls of a try that go the first way; behind them are those of the other ways, one after the other. */
+static inline uint32_t hk_weigh_first(const hk_weigh *w) { return w->warm + HK_WEIGH_TIMED; }
 
 static inline uint32_t hk_weigh_length(const hk_weigh *w) {
-    return hk_weigh_slots(w) + (w->count - 1) * (HK_WEIGH_FIRST + HK_WEIGH_TIMED);
+    return hk_weigh_first(w) + (w->count - 1) * (HK_WEIGH_FIRST + HK_WEIGH_TIMED);
 }
 
 /* A try has ended.  Is another way the fastest now?  Calls that are still under way, or broke off, change nothing.  What
@@ -68,7 +68,7 @@ static inline void hk_weigh_decide(hk_weigh *w) {
 /* By which of the ways do the messages of the next call go?  `timed`: does this call count in a try?  Behind a try is one
  * call that does not: its messages tell of the last one. */
 static inline uint32_t hk_weigh_next(hk_weigh *w, int *timed) {
-    const uint32_t slots = hk_weigh_slots(w), length = hk_weigh_length(w);
+    const uint32_t first = hk_weigh_first(w), length = hk_weigh_length(w);
     if (w->apart == 0) w->apart = HK_WEIGH_SOON;
     if (w->turn == w->apart * length + 1) {
         hk_weigh_decide(w);
@@ -79,11 +79,11 @@ static inline uint32_t hk_weigh_next(hk_weigh *w, int *timed) {
     if (turn < begin || at == length) return w->best;
     if (at == 0)
         for (uint32_t i = 0; i < w->count; i++) w->times[i] = (hk_weigh_times){0, 0, 0, w->times[i].before};
-    if (at < slots) {
+    if (at < first) {
         *timed = at >= w->warm;
         return 0;
     }
-    const uint32_t behind = at - slots, each = HK_WEIGH_FIRST + HK_WEIGH_TIMED;
+    const uint32_t behind = at - first, each = HK_WEIGH_FIRST + HK_WEIGH_TIMED;
     *timed = behind % each >= HK_WEIGH_FIRST;
     return 1 + behind / each;
 }

@@ -32,7 +32,8 @@ from hocket.collectives.measuring.cases import parse_size
 from hocket.system.cores import processor
 
 TRAFFIC = {
-    "broadcast": "one way", "sendrecv": "one way", "allreduce": "reduced", "allgather": "moved", "alltoall": "moved"
+    "broadcast": "one way", "pingpong": "one way", "sendrecv": "one way", "allreduce": "reduced", "allgather": "moved",
+    "alltoall": "moved",
 }  # fmt: skip
 BLOCK, FEWEST, PINGS = 8e-3, 5, 200
 """Seconds of a block, about; blocks of each way, at least; calls that tell how far the cores are."""
@@ -98,13 +99,14 @@ def _arrays(what: str, nbytes: int, kind: Any) -> Arrays:
         x = numpy.ones(count * (2 if what == "alltoall" else 1), numpy.float32)
         if what in ("broadcast", "allreduce"):
             return x, x
-        return x, numpy.ones(count * (1 if what == "sendrecv" else 2), numpy.float32)
+        return x, numpy.ones(count * (1 if what in ("sendrecv", "pingpong") else 2), numpy.float32)
 
 
 def _ours(comm: hocket.Communicator, what: str, arrays: Arrays) -> Callable[[], object]:
     x, y = arrays
     other = 1 - comm.rank
     return {
+        "pingpong": _there_and_back(comm.rank, lambda: comm.send(x, other), lambda: comm.recv(y, other)),
         "broadcast": lambda: comm.broadcast(x, root=0),
         "sendrecv": lambda: comm.sendrecv(x, other, y, other),
         "allreduce": lambda: comm.allreduce(x),
@@ -119,12 +121,17 @@ def _theirs(world: Any, what: str, arrays: Arrays) -> Callable[[], object]:
     x, y = arrays
     other = 1 - world.rank
     return {
+        "pingpong": _there_and_back(world.rank, lambda: world.Send(x, other), lambda: world.Recv(y, other)),
         "broadcast": lambda: world.Bcast(x, 0),
         "sendrecv": lambda: world.Sendrecv(x, other, recvbuf=y, source=other),
         "allreduce": lambda: world.Allreduce(MPI.IN_PLACE, x),
         "allgather": lambda: world.Allgather(x, y),
         "alltoall": lambda: world.Alltoall(x, y),
     }[what]
+
+
+def _there_and_back(rank: int, send: Callable[[], object], recv: Callable[[], object]) -> Callable[[], object]:
+    return (lambda: (send(), recv())) if rank == 0 else (lambda: (recv(), send()))
 
 
 def _blocks(

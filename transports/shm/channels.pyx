@@ -84,12 +84,13 @@ NO_MEMORY = HK_NO_MEMORY
 SLOT, EAGER = HK_SLOT_BYTES, HK_BY_REF_MIN - 1   # bytes: of a slot, and of the longest message that is always copied
 
 
-INTEL = HK_BY_REF_MIN, 1 << 20, None
-READS = {"GenuineIntel": (INTEL, INTEL), "": ((1 << 22, None, 1 << 17), (1 << 20, None, None))}
-"""By the CPU's maker, where `hocket tune` has not measured it (docs/performance.md).  From how many bytes on a peer reads a
-message out of this process's memory: one that is only moved, and one that is reduced; None: it never does.  And from how
-many on both ways are tried for what is only moved (plans/weigh.h).  First where each rank has a core; then where ranks
-outnumber cores, so that one copy instead of two is what counts."""
+READS = {
+    "GenuineIntel": ((HK_BY_REF_MIN, 1 << 20, 1 << 21, 1 << 16, 1 << 16), (HK_BY_REF_MIN, 1 << 20)),
+    "": ((1 << 22, None, 1 << 17, 1 << 24, 1 << 20), (1 << 20, None)),
+}
+"""By the CPU's maker, where `hocket tune` has not measured it: the fields of `Reads` (choice/tuning.py; docs/performance.md).
+They say from how many bytes on a peer reads a message out of this process's memory, and from how many on ways are tried.
+First where each rank has a core; then where ranks outnumber cores, so that one copy instead of two is what counts."""
 L2 = max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0) or 1 << 20      # bytes of a core's own cache; some systems do not say
 LEAST, MOST = HK_FIRST_CIRCLE, 1 << 22
 
@@ -138,7 +139,7 @@ cdef class RingChannels:
     cdef bint closed
     cdef readonly uint32_t circle       # bytes that the slots of one ring go round in
     cdef uint64_t far_moved, far_reduced
-    cdef object weighed
+    cdef tuple tried
 
     def __cinit__(self, int rank, list windows, list pids=None, bint checked=False):
         cdef int i
@@ -182,15 +183,15 @@ cdef class RingChannels:
         reads = [i for i in range(self.size) if self.pids[i] != NO_MEMORY]
         return {"at": self.offset, "reads": reads, "from": self.usual}
 
-    def read_from(self, moved, reduced, weighed=None):
+    def read_from(self, moved, reduced, *tried):
         """Peers read messages of so many bytes out of this process's memory from now on; None: never.
 
-        Of a shorter one, of at least `weighed`, that is only moved, the call says it (HK_READ).
+        Where ways are tried, from `tried` on, each call says which (HK_READ ...).
         On all members alike, while none has a call under way.
         """
         cdef int i
         self.far_moved, self.far_reduced = (HK_NEVER if n is None else n for n in (moved, reduced))
-        self.weighed = weighed
+        self.tried = tried
         if self.producers != NULL:
             for i in range(self.size):
                 self.producers[i].far_moved, self.producers[i].far_reduced = self.far_moved, self.far_reduced
@@ -205,7 +206,7 @@ cdef class RingChannels:
     @property
     def rule(self):
         """The latest rule that `read_from` was given."""
-        return _bytes(self.far_moved), _bytes(self.far_reduced), self.weighed
+        return _bytes(self.far_moved), _bytes(self.far_reduced), *self.tried
 
     def open(self, int peer, offer):
         """The channels (to, from) member `peer`."""

@@ -144,7 +144,7 @@ GOOD = json.loads(Tuning(every(SHM4)).text())
 
 
 BAD = (
-    {"format": 2}, {"cores": 0}, {"prices": {"shm": [1.0]}}, {"points": [[]]},
+    {"format": 1}, {"cores": 0}, {"prices": {"shm": [1.0]}}, {"points": [[]]},
     {"points": [["allreduce", [[4], "shm", "", 1], 8, {"ring": -1}]]},
     {"points": [["allreduce", [[4], "shm", "", 1], 10**400, {"ring": 1}]]},
 )  # fmt: skip
@@ -166,7 +166,7 @@ VALUES = st.recursive(
 @given(VALUES, VALUES, VALUES)
 def test_any_json_is_read_or_refused(points: object, prices: object, cores: object) -> None:
     with contextlib.suppress(ArgumentError):
-        Tuning.read(json.dumps({"format": 1, "points": points, "prices": prices, "cores": cores}))
+        Tuning.read(json.dumps({"format": 2, "points": points, "prices": prices, "cores": cores}))
 
 
 def test_candidates_run_there() -> None:

@@ -41,7 +41,7 @@ TRIES = """
     import ctypes
     import numpy as np
     from hocket.transports.shm import channels
-    channels.READS = {{"": ((1 << 22, None, {weighed}),) * 2}}
+    channels.READS = {{"": ((1 << 22, None, {weighed}, None, None),) * 2}}
     import hocket
     comm = hocket.init(transport="shm")
     lengths = {{n: np.arange(comm.size * n, dtype=np.float32) % 65521 for n in (131_072, 400_001)}}  # a shift shows
@@ -66,6 +66,8 @@ FORCED = """
     import numpy as np
     import hocket
     from hocket.collectives.engine.queue import Queue
+    from hocket.transports.shm import channels
+    channels.READS = {{"": ((None, None),) * 2}}
     Queue.weighs = lambda self, traffic, longest: (({way!r},), 1, {way!r}) if longest > 1 << 14 else ()
     Queue.gathers_by_slots = lambda self, longest: False
     comm = hocket.init(transport="shm")
@@ -178,11 +180,57 @@ def test_where_messages_are_checked_their_bytes_are_read_in_order(tmp_path: Path
         assert all(read and not written for read, written in rows), (way, rows)
 
 
+SLOW = """
+    import ctypes
+    import numpy as np
+    from hocket.transports.shm import channels
+    channels.READS = {"": ((16385, 1 << 20, 1 << 21, 1 << 16, 1 << 16),) * 2}      # as on Intel's CPUs
+    import hocket
+    comm = hocket.init(transport="shm")
+    me, other = comm.rank, 1 - comm.rank
+    counts = [ctypes.c_long.in_dll(ctypes.CDLL(None), f"messages_{how}") for how in ("read", "written")]
+    def told(call, times):
+        before = [each.value for each in counts]
+        for step in range(times):
+            call(step)
+        print(*(each.value - was for each, was in zip(counts, before)))
+    ramp = np.arange(24_576, dtype=np.float32) % 1000
+    x, out = np.empty_like(ramp), np.empty_like(ramp)
+    def both_ways(step):
+        x[:] = ramp + me + step
+        assert np.array_equal(comm.sendrecv(x, other, out, other), ramp + other + step), step
+    def there_and_back(step):
+        x[:] = ramp + step
+        for sender in (0, 1):
+            if sender == me:
+                comm.send(x, other)
+            else:
+                assert np.array_equal(comm.recv(out, other), x), step
+    def reduced(step):
+        assert np.array_equal(comm.allreduce(ramp + me + step), 2 * ramp + 2 * step + 1), step
+    def moved(step):
+        many = np.arange(1 << 20, dtype=np.float32) % 1000
+        y = comm.alltoall(many + me + step).reshape(2, -1)
+        assert all(np.array_equal(y[r], many.reshape(2, -1)[me] + r + step) for r in range(2)), step
+    for call, times in ((both_ways, 20), (there_and_back, 600), (reduced, 600), (moved, 40)):
+        told(call, times)
+    comm.close()
+"""
+"""Calls are enough for tries of all ways: slots first go twice round a circle of 4 MiB at most."""
+
+
+def test_where_slots_are_slow_messages_are_read_whole_and_other_ways_tried(tmp_path: Path) -> None:
+    for row in counted(2, SLOW, tmp_path):
+        both_ways, *tried = zip(row[::2], row[1::2], strict=True)
+        assert both_ways == (20, 0), both_ways
+        assert all(read and written for read, written in tried), tried
+
+
 GATHERED = """
     import ctypes
     import numpy as np
     from hocket.transports.shm import channels
-    channels.READS = {"": ((1 << 20, None, None),) * 2}
+    channels.READS = {"": ((1 << 20, None),) * 2}
     import hocket
     comm = hocket.init(transport="shm")
     read = ctypes.c_long.in_dll(ctypes.CDLL(None), "messages_read")
