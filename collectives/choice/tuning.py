@@ -39,7 +39,7 @@ class Reads(NamedTuple):
     """Bytes of a block that is only moved."""
     reduced: int | None
     tried_moved: int | None = None
-    """Bytes from which on such a block goes the way that was found to be the fastest (plans/weigh.h); None: as above."""
+    """Bytes from which on such a block goes the way that was found the fastest (plans/weigh.h); None: as above."""
     tried_reduced: int | None = None
     tried_one_way: int | None = None
     """The same of what some ranks send and others receive; shorter messages go by slots."""
