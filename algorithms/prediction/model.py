@@ -39,16 +39,17 @@ class _Tally:
 
 
 def counts(
-    algorithm: Algorithm, groups: Sequence[Sequence[int]], cores: int, nbytes: float, segment: int
+    algorithm: Algorithm, groups: Sequence[Sequence[int]], cores: int, nbytes: float, segment: int, apart: bool
 ) -> tuple[float, ...]:
     """Count each of PRICES in one call of `nbytes`.
 
     `groups`: the ranks of each host; `cores` of a host; `segment`: bytes of a pipelined chunk in flight (queue.py).
+    `apart`: the ranks are on several hosts.
     """
     size = sum(map(len, groups))
     tallies = _tallies(algorithm, tuple(map(tuple, groups)))
     piece = nbytes / (size if algorithm.collective == "alltoall" else algorithm.chunks(size))
-    cut = algorithm.cut(piece, segment, len(groups) > 1)
+    cut = algorithm.cut(piece, segment, apart)
     cuts = -(-int(piece) // cut) if cut else 1
     ranks = max(map(len, groups))
     turns = max(1.0, ranks / cores)

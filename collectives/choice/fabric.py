@@ -11,6 +11,8 @@ from hocket.collectives.delegates.libraries import library
 
 LONG = "long "
 """Before the name of the transport across, where a round trip takes milliseconds: other times, and other choices."""
+NEAR = "near "
+"""Before it where all ranks are on one host, and share no memory: what is in flight stays in the caches."""
 
 
 class Fabric(NamedTuple):
@@ -41,6 +43,11 @@ class Fabric(NamedTuple):
     @property
     def size(self) -> int:
         return sum(self.groups)
+
+    @property
+    def apart(self) -> bool:
+        """Are the ranks on several hosts?"""
+        return len(self.groups) > 1 and not self.across.startswith(NEAR)
 
     @property
     def long(self) -> bool:

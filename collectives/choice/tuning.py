@@ -118,7 +118,7 @@ class Tuning:
         if prices is None or not {layout.inside, layout.across} <= measured or layout.size > MOST_RANKS:
             return {}
         return {
-            name: price(prices, counts(algorithm, layout.ranks, self.cores, nbytes, layout.segment))
+            name: price(prices, counts(algorithm, layout.ranks, self.cores, nbytes, layout.segment, layout.apart))
             for name, algorithm in candidates(collective, layout).items()
         }
 
@@ -135,7 +135,7 @@ class Tuning:
             for name, seconds in p.seconds.items():
                 algorithm = known(p.collective, name, p.layout)
                 if algorithm is not None:
-                    counted = counts(algorithm, p.layout.ranks, self.cores, p.nbytes, p.layout.segment)
+                    counted = counts(algorithm, p.layout.ranks, self.cores, p.nbytes, p.layout.segment, p.layout.apart)
                     for transports in (p.layout.transports, "any"):
                         rows.setdefault(transports, []).append((counted, seconds))
         return {transports: fit(each) for transports, each in rows.items() if len(each) >= FEWEST}

@@ -109,7 +109,7 @@ class Planner:
         by_slots = call.contract.collective == "allgather" and queue.gathers_by_slots(longest)
         weighs = () if by_slots else self._weighs(queue, call, longest)
         segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0, weighs) // element * itemsize
-        segment = algorithm.cut(longest, segment, len(queue.groups) > 1)
+        segment = algorithm.cut(longest, segment, queue.layout.apart)
         if weighs and not exchanged:
             segment = 0  # in one piece, so that each of two cores can copy one half
         given = call.model.dtype if call.wire.block > 1 or isinstance(call.encoded, DType) else None

@@ -25,7 +25,7 @@ from hocket.transports.channel cimport HK_AGAIN, HK_FAULT, HK_LOST, hk_channel, 
 
 cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     """From its peer; of several, from the first in turn whose message is there."""
-    cdef int i, peer, rc, lost = 0, moved = BLOCKED
+    cdef int i, peer, rc, moved = BLOCKED
     if r.source >= 0:
         return finish_matched(e, r, x, s)
     if x.npeers == 1:
@@ -39,12 +39,11 @@ cdef int matched_recv(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
             e.turn = peer + 1
             return rc
         if rc == HK_LOST:
-            lost += 1                       # it has dropped this communicator; if it died, the coordinator says so
-        elif rc < 0:
+            continue                        # it has dropped this communicator; if it died, the coordinator says so
+        if rc < 0:
             return rc
-        else:
-            moved |= rc
-    return HK_LOST if lost == x.npeers else moved
+        moved |= rc
+    return moved
 
 
 cdef int recv_from(Core* e, Run* r, Instr* x, State* s, int peer) noexcept nogil:

@@ -19,7 +19,7 @@ from hocket.algorithms.language.registry import Algorithm
 from hocket.collectives.arrays.buffers import Buffer
 from hocket.collectives.calls.call import Call
 from hocket.collectives.calls.ops import Resolved
-from hocket.collectives.choice.fabric import LONG, Fabric
+from hocket.collectives.choice.fabric import LONG, NEAR, Fabric
 from hocket.collectives.choice.tuning import Reads
 from hocket.collectives.engine.engine import Engine
 from hocket.collectives.plans.plan import Counts, Plan
@@ -110,6 +110,8 @@ class Routes(NamedTuple):
     """The transports inside and across, "" where there is none."""
     long: bool = False
     """Does a round trip between two hosts take milliseconds?"""
+    one_host: bool = False
+    """Are all members on one host, also where they share no memory?"""
 
 
 class Queue:
@@ -128,7 +130,7 @@ class Queue:
         self, name: str, index: int, routes: Routes, cores: Cores, *, priority: int = 0, concurrent: bool = False,
         segment: int = 0,
     ) -> None:  # fmt: skip
-        transports, channels, traits, self.groups, between, long = routes
+        transports, channels, traits, self.groups, between, long, one_host = routes
         self.name, self.transports, self.channels, self._crowded = name, transports, channels, cores.crowded
         self._traits = [traits[name] for name in transports if name is not None]
         spins = SPIN_SHARED if cores.crowded else SPIN_ALONE if all(t.polled for t in self._traits) else SPIN_STREAM
@@ -138,9 +140,12 @@ class Queue:
         self.engine.room = cores.each
         self.engine.thread = max((getattr(each, "thread", 0) for each in channels.values()), default=0)
         inside, across = between
-        chunk = traits.get(across, Traits()).between_hosts if across else traits.get(inside, Traits()).segment
-        if across and long:
-            across, chunk = LONG + across, LONG_CHUNK
+        chunk = traits.get(across or inside, Traits()).segment
+        if across and one_host:
+            across = NEAR + across
+        elif across:
+            chunk = traits.get(across, Traits()).between_hosts
+            across, chunk = (LONG + across, LONG_CHUNK) if long else (across, chunk)
         self.segment = segment or chunk
         """Bytes of a pipelined chunk that are in flight together: the same on every member."""
         self.layout = Fabric(tuple(map(len, self.groups)), inside, across, self.segment)

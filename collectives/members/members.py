@@ -110,7 +110,7 @@ class Members:
         near = forced is None or self.world.traits.get(forced, Traits()).local  # no traits: this rank is alone
         groups = self.groups if near else tuple((r,) for r in range(self.size))
         between = self._between(groups, forced)
-        routes = Routes(transports, channels, self.world.traits, groups, between, self._long)
+        routes = Routes(transports, channels, self.world.traits, groups, between, self._long, len(self.hosts) == 1)
         queue = make(name, self.rank, routes, self.world.cores, priority=self.priority, concurrent=kind == "messages")
         queue.engine.owner, queue.recorder = owner, self.world.recorder
         if queue.recorder is not None:

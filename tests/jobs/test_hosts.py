@@ -34,6 +34,7 @@ comm = hocket.init({how})
 mine = {{p: comm.world.transport(p) for p in range(4) if p != comm.rank}}
 say(groups=comm.groups, transports=mine, explain=comm.explain("allreduce", 8))
 say(place=(comm.host, comm.local_rank, comm.local_size))
+assert comm.membership.main.layout.apart
 assert comm.membership.main.layout.segment == 245760, "longer chunks, as each waits for the latency between hosts"
 for name, call in faulty.CALLS.items():
     call(comm, np.arange(25200.0))

@@ -48,8 +48,12 @@ LAWS = """
         assert z.sum() == (1 << 10) * ((1 << 10) - 1) / 2
         # What is kept has a bound.
         many = [np.ones(1 << 22, np.float32) for _ in range(24)]
+        places = {each.ctypes.data for each in many}
         del many, x, alive, z
         assert "256 MiB kept" in kept(), kept()
+        many = [np.ones(1 << 22, np.float32) for _ in range(24)]        # the place of what was not kept, too
+        assert {each.ctypes.data for each in many} == places
+        del many
         assert not np.zeros(1 << 22, np.float32).any()
         # Context variables: a new thread has NumPy's own, a task and a copied context have this.
         seen = []

@@ -27,7 +27,7 @@ MADE_UP = (1e-7, 2e-7, 3e-7, 6e-11, 2e-11, 2e-6, 3e-6, 1e-10, 5e-11)
 def counted(collective: str, name: str, layout: Fabric, nbytes: int, cores: int = 64) -> dict[str, float]:
     algorithm = known(collective, name, layout)
     assert algorithm is not None
-    return dict(zip(PRICES, counts(algorithm, layout.ranks, cores, nbytes, layout.segment), strict=True))
+    return dict(zip(PRICES, counts(algorithm, layout.ranks, cores, nbytes, layout.segment, layout.apart), strict=True))
 
 
 def test_a_ring_counts_what_its_docstring_says() -> None:

@@ -24,6 +24,8 @@ SENT, ALSO = 1, 2
 def ranks(size: int, checked: bool) -> list[End]:
     windows = [Window() for _ in range(size)]
     rings = [RingChannels(r, windows, [os.getpid()] * size, checked) for r in range(size)]
+    for ring in rings:
+        ring.read_from(1 << 22, None)  # whoever made this CPU
     sides = [[None if p == r else Side(*rings[r].open(p, rings[p].offer()), rings[r]) for p in range(size)]
              for r in range(size)]  # fmt: skip
     return [End(r, sides[r]) for r in range(size)]

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hocket.algorithms.language.registry import get
 from hocket.collectives.communicator.communicator import Communicator
 from hocket.transports.shm.channels import NO_MEMORY
 from hocket.transports.shm.transport import ShmTransport
 from hocket.transports.shm.window import read_memory
 from support import jobs
 from support.cases import more
-from support.worlds import path_to, same, spread
+from support.worlds import Program, path_to, same, spread
 
 COUNTS = (4097, 16_384, 16_385, 40_000, 262_145)
 """Counts of float32 in one block: beyond what is copied in any case, beside a slot's end, and several pieces."""
@@ -81,9 +82,16 @@ def test_between_processes(size: int) -> None:
     spread(read_here, size, "shm")
 
 
-@pytest.mark.parametrize("transport", ["threads", "tcp"])
-def test_elsewhere(transport: str) -> None:
-    spread(moved, 3, transport)
+def cut_short(comm: Communicator) -> None:
+    """Over TCP inside a host what is in flight stays in the caches; between hosts a ring goes whole (test_hosts.py)."""
+    layout = comm.membership.main.layout
+    assert (layout.across, layout.segment, layout.apart) == ("near tcp", 61440, False)
+    assert get("allreduce", "ring").cut(1 << 20, layout.segment, layout.apart) == 61440
+
+
+@pytest.mark.parametrize(("transport", "programs"), [("threads", [moved]), ("tcp", [moved, cut_short])])
+def test_elsewhere(transport: str, programs: list[Program]) -> None:
+    spread(programs, 3, transport)
 
 
 def secret(nbytes: int) -> Any:

@@ -136,8 +136,9 @@ def expressions(comm: Any) -> None:
     """Expressions reduce like built-in ops in the element's own type, in rank order."""
     on_host = {"float32": twice_less, "bfloat16": np.maximum, "bool": np.logical_or}
     for dtype, text in gpu_oracle.EXPRESSIONS.items():
-        for collective, name in (("allreduce", "tree"), ("allreduce", "direct"), ("scan", "linear")):
-            x = values(comm.rank, 4099, "int8") > 0 if dtype == "bool" else values(comm.rank, 4099, dtype)
+        for collective, name, count in (("allreduce", "tree", 4099), ("allreduce", "direct", 4099),
+                                        ("scan", "linear", 4099), ("allreduce", "tree", 1)):  # fmt: skip
+            x = values(comm.rank, count, "int8") > 0 if dtype == "bool" else values(comm.rank, count, dtype)
             check(comm, collective, x, on_host[dtype], hocket.expression(text), algorithm=name)
     greater = hocket.expression("a > b ? a : b", commutative=True)
     check(comm, "allreduce", values(comm.rank, 4099, "bfloat16"), np.maximum, greater)
