@@ -129,7 +129,8 @@ static int host_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t wan
         peer->coming = roll(200) && !floods ? sensible(peer) : anything();
         peer->is_there = 1;
     }
-    *v = (hk_view){roll(5000) ? hk_c_packets.tag : 7, sizeof peer->coming, (const char *)&peer->coming, sizeof peer->coming};
+    const size_t size = sizeof peer->coming;
+    *v = (hk_view){roll(5000) ? hk_c_packets.tag : 7, size, (const char *)&peer->coming, size, 0};
     return 1;
 }
 

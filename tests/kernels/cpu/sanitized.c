@@ -68,7 +68,7 @@ static const struct parameters {
     {HK_CODE_SIGN, 256, 36, 1, 0, 0, 0, 0},
     {HK_CODE_ONEBIT, 64, 16, 1, 0, 0, 0, 0},
     {HK_CODE_NATURAL, 128, 132, 8, 0, 0, 1, 0},
-    {HK_CODE_F16, 64, 128, 16, 0, 0, 0, 0},
+    {HK_CODE_F16, 128, 260, 16, 0, 0, 0, 0},
     {HK_CODE_BF16, 64, 128, 16, 0, 0, 0, 0},
 };
 
