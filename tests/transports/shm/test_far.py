@@ -67,5 +67,33 @@ def test_a_measured_rule_is_every_ranks() -> None:
         assert "memory from 1 MiB on, what they reduce never (as hocket tune has measured)" in out
 
 
+STAGES = """
+    import ctypes, gc
+    import numpy as np
+    from hocket.transports.shm import channels
+    channels.READS = {"": ((16385, 16385),) * 2}
+    import hocket
+    class Used(ctypes.Structure):                       # mallinfo2's, of glibc
+        _fields_ = [(f"n{i}", ctypes.c_size_t) for i in range(10)]
+    told = ctypes.CDLL(None).mallinfo2
+    told.restype = Used
+    comm = hocket.init(transport="shm")
+    x = np.ones(1 << 18, np.float32)
+    def used():
+        for _ in range(20):
+            with comm.dup() as made:
+                made.allreduce(x.copy())                # what is read and added goes through a stage of 64 KiB
+        gc.collect()
+        return told().n7 + told().n4
+    used()
+    print(used() - used() > -10 * 65536)
+    comm.close()
+"""
+
+
+def test_closed_channels_give_their_stages_back() -> None:
+    assert jobs.run(2, STAGES) == ["True\n"] * 2
+
+
 def test_the_maker_is_one_word() -> None:
     assert maker().split() in ([maker()], [])
