@@ -54,6 +54,7 @@ typedef struct hk_call {
     char *keep;   /* of one `send`: who copies the bytes that it is offered, as they are, may copy them to here, too; or NULL.  Who
                      hands on a call with other bytes, or later, clears it ... */
     size_t *kept; /* ... and counts here how many it has copied so */
+    int whole;    /* `settled` may wait until the receiver has all of it, also what was copied: the call is timed */
 } hk_call;
 
 /* What stands at the head of an incoming channel. */

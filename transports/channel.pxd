@@ -35,6 +35,7 @@ cdef extern from "transports/channel.h" nogil:
         size_t nbytes
         char* keep
         size_t* kept
+        int whole
 
     struct hk_channel:
         const hk_channel_ops* ops

@@ -168,12 +168,13 @@ cdef inline int begin(Core* e, Run* r) noexcept nogil:
 
 cdef void weigh(Run* r) noexcept nogil:
     """Which way do its messages go?  Time counts from when the first one has come: before, this rank waits for another.
-    To whom nothing comes counts from the begin."""
+    To whom nothing comes counts from the begin, until the others have all: by slots it may go sooner, and they not."""
     cdef int timed = 0
     r.way = hk_weigh_next(r.weigh, &timed)
     r.call.traffic = r.weigh.way[r.way]
     r.call.took, r.counts = r.weigh.took, timed
-    r.came_first = hk_now() if timed and r.weigh.alone else 0
+    r.call.whole = timed and r.weigh.alone
+    r.came_first = hk_now() if r.call.whole else 0
     if not timed and r.call.took == 0:
         r.weigh = NULL
 

@@ -329,7 +329,7 @@ cdef inline void run_reset(Run* r, Plan plan) noexcept nogil:
     """Make `r` a fresh run of `plan`, but for its arrays."""
     r.steps, r.instrs = plan.steps, plan.instrs
     r.nsteps, r.nsegments = plan.nsteps, plan.nsegments
-    r.call.traffic, r.call.took = plan.traffic, 0
+    r.call.traffic, r.call.took, r.call.whole = plan.traffic, 0, 0
     r.t, r.limit, r.deadline, r.matched, r.source, r.user = 0, 0, 0, 0, -1, NULL
     r.packs = &plan.packing if plan.packs else NULL
     r.library, r.waits, r.device, r.call.stream = plan.called, False, NULL, NULL

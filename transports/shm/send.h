@@ -215,9 +215,8 @@ static inline void hk_write_share(hk_producer *p) {
 
 static int hk_ring_settled(hk_channel *ch, const hk_call *call) {
     hk_producer *p = (hk_producer *)ch;
-    (void)call;
     if (p->offered && p->reader != HK_NO_MEMORY) hk_write_share(p);
-    return hk_is_released(p, p->ref_until);
+    return hk_is_released(p, call->whole ? p->next : p->ref_until);
 }
 
 static inline int hk_shared_slot_is_free(hk_shared_slots *m, uint32_t s) {
