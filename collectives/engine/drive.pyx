@@ -184,8 +184,7 @@ cdef inline int done(Core* e, Run* r) noexcept nogil:
     if rc != 1:
         return rc
     if r.weigh != NULL:
-        hk_weigh_done(r.weigh, r.call.took != 0, r.way,
-                      hk_now() - r.came_first if r.counts and r.came_first else 0)
+        hk_weigh_done(r.weigh, r.call.took != 0, r.way, hk_now() - r.came_first if r.counts and r.came_first else 0)
     return device_failed(e, r) if r.device != NULL and r.device.end(r.device, r) < 0 else DONE
 
 

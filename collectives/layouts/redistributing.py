@@ -24,11 +24,11 @@ class Redistributing:
         of the target: new arrays, or those of `into`.  What was given stays as it is.  A rank that holds no box may
         leave the name out, and learns the dtype from the others.
 
-        dtype=    a dtype for all, or for each name: the sender converts, rounding once
-        room=     bytes of memory beside the arrays, about, on each rank
-        codec=    "lossless", for all names or for each: parts of 16 KiB and more of float32, float16 and bfloat16 are
-                  packed between hosts
-        check=    compare an XXH64 digest of each message at its end: other bits are a MismatchError on all ranks
+        - `dtype`: one for all, or for each name: the sender converts, rounding once
+        - `room`: bytes of memory beside the arrays, about, on each rank
+        - `codec`: "lossless", for all names or for each: parts of 16 KiB and more of float32, float16 and bfloat16 are
+          packed between hosts
+        - `check`: compare an XXH64 digest of each message at its end: other bits are a MismatchError on all ranks
 
         Every element comes from one holder: this rank, else one of its host, else one of another host, and then once
         for the host.  Cost: two allgathers of a few bytes a name, then the bytes that are wanted and not held; see

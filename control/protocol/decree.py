@@ -163,7 +163,7 @@ class Decree:
 
     def _enough(self, here: set[int], of: set[int]) -> bool:
         part, n = here & of, len(of)
-        silent = of - here - self.dead
+        silent = set(self.members) - here - self.dead
         return not silent or 2 * len(part) > n or (2 * len(part) == n and {*(self.granted or ())} & of == part)
 
     def _counted(self, here: set[int]) -> list[set[int]]:

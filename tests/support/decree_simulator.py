@@ -207,7 +207,7 @@ class Simulation:
 
         def few(of: set[int]) -> bool:
             granted = not granted_wanted or self.first is None or {*self.first} & of == part & of
-            return bool(of - part - self.proven) and 2 * len(part & of) < len(of) + (not granted)
+            return bool(every - part - self.proven) and 2 * len(part & of) < len(of) + (not granted)
 
         return any(map(few, [old] if 0 in met else [every] if 2 in met else [old, every]))
 

@@ -166,7 +166,8 @@ def test_short_ones_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.mark.more
 def test_make_run() -> None:
     """The README's first command, in the environment that runs the tests."""
-    done = subprocess.run(["make", "run", f"VENV={sys.prefix}"], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    command = ["make", "run", "--no-print-directory", f"VENV={sys.prefix}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     told = re.findall(r"build/[\w/.]+", done.stdout.splitlines()[-1])
     assert told and all((ROOT / path).is_file() for path in told)

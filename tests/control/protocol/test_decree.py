@@ -161,6 +161,8 @@ LINES: dict[str, lines.Row] = {
     "the component": ("return not silent or 2 * len(part) > n or", "return True or", "Agreement", 6),
     "more than half of those not proven dead": (
         "2 * len(part) > n or", "len(part) > len(silent) or", "Agreement", 16009),
+    "a silent newcomer may have gone on with others": (
+        "silent = set(self.members) - here", "silent = of - here", "Agreement", 1_050_787),
     "newcomers that have not come are not counted": (
         "[self.old] if 0 in met", "[{*self.members}] if 0 in met", "Ending", 0),
     "they are once all know that they came": ("else [self.old, set(self.members)]", "else [self.old]", "Agreement", 0),
