@@ -41,6 +41,7 @@ class Reads(NamedTuple):
     tried_moved: int | None = None
     """Bytes from which on such a block goes the way that was found the fastest (plans/weigh.h); None: as above."""
     tried_reduced: int | None = None
+    """The same of a vector that is reduced, all its bytes."""
     tried_one_way: int | None = None
     """The same of what some ranks send and others receive; shorter messages go by slots."""
 
@@ -50,6 +51,7 @@ class Reads(NamedTuple):
 
     @property
     def slots_are_slow(self) -> bool:
+        """Was the rule made where a system call beats slots for short messages, too?"""
         return self.moved is not None and self.moved < SLOTS_ARE_SLOW
 
     @property

@@ -30,7 +30,7 @@ typedef struct hk_weigh_times {
 
 /* Of one plan on one rank. */
 typedef struct hk_weigh {
-    uint32_t warm;  /* calls that go by the first way, slots if they are one, before one counts; 0: nothing is weighed, and the rest is not used */
+    uint32_t warm;  /* calls of the first way, slots if they are one, before one counts; 0: nothing is weighed, nor the rest used */
     uint32_t count; /* ways */
     int way[HK_WEIGH_WAYS]; /* what each is called */
     uint32_t best;  /* the fastest, as was found */
@@ -42,10 +42,10 @@ typedef struct hk_weigh {
 } hk_weigh;
 
 /* The calls of a try that go the first way; behind them are those of the other ways, one after the other. */
-static inline uint32_t hk_weigh_first(const hk_weigh *w) { return w->warm + HK_WEIGH_TIMED; }
+static inline uint32_t hk_weigh_first_way(const hk_weigh *w) { return w->warm + HK_WEIGH_TIMED; }
 
 static inline uint32_t hk_weigh_length(const hk_weigh *w) {
-    return hk_weigh_first(w) + (w->count - 1) * (HK_WEIGH_FIRST + HK_WEIGH_TIMED);
+    return hk_weigh_first_way(w) + (w->count - 1) * (HK_WEIGH_FIRST + HK_WEIGH_TIMED);
 }
 
 /* A try has ended.  Is another way the fastest now?  Calls that are still under way, or broke off, change nothing.  What
@@ -68,7 +68,7 @@ static inline void hk_weigh_decide(hk_weigh *w) {
 /* By which of the ways do the messages of the next call go?  `timed`: does this call count in a try?  Behind a try is one
  * call that does not: its messages tell of the last one. */
 static inline uint32_t hk_weigh_next(hk_weigh *w, int *timed) {
-    const uint32_t first = hk_weigh_first(w), length = hk_weigh_length(w);
+    const uint32_t first = hk_weigh_first_way(w), length = hk_weigh_length(w);
     if (w->apart == 0) w->apart = HK_WEIGH_SOON;
     if (w->turn == w->apart * length + 1) {
         hk_weigh_decide(w);

@@ -13,7 +13,7 @@ part that had agreed before they died, and one that has not heard of it, could b
 Newcomers that never come must not cost the others that.  Of a generation with newcomers a rank knows that all have
 come to its meeting (`met` 1), and later that all know it (2), or neither (0); where one has reached 2, none is at 0.
 Where somebody at 0 is here, only old members are counted, where somebody at 2 is, all, and else both in turn: two such
-parts always share a rank.
+parts always share a rank.  A newcomer that is silent is silent for all: it may have gone on with an old member.
 Cost: 5 messages a rank.
 """
 

@@ -131,6 +131,7 @@ def _theirs(world: Any, what: str, arrays: Arrays) -> Callable[[], object]:
 
 
 def _there_and_back(rank: int, send: Callable[[], object], recv: Callable[[], object]) -> Callable[[], object]:
+    """A message of rank 0's, and one of the other's behind it."""
     return (lambda: (send(), recv())) if rank == 0 else (lambda: (recv(), send()))
 
 

@@ -58,7 +58,7 @@ static int holds(uint32_t warm) {
     m.noise = 30;
     const int tries = RANKS * (HK_WEIGH_FIRST + HK_WEIGH_TIMED);
     m.alike = 1;
-    const int slots = RANKS * (int)hk_weigh_first(&m.w[0]), calls = RANKS * (int)period(&m), tries_of_change = 6;
+    const int slots = RANKS * (int)hk_weigh_first_way(&m.w[0]), calls = RANKS * (int)period(&m), tries_of_change = 6;
     /* Near cores: nothing is read but in the tries, which come soon at first and then seldom. */
     WANT(run(&m, period(&m)) <= tries_of_change * tries);
     run(&m, period(&m));

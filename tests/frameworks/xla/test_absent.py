@@ -122,11 +122,12 @@ def test_a_wait_with_a_limit_is_none() -> None:
 
     def own() -> Account:
         end = time.monotonic() + 30
-        while not found and time.monotonic() < end:  # on a busy machine it is long before it waits
+        while True:  # on a busy machine it is long before it waits
             time.sleep(0.1)
             told = telling.account({}, {}, set())
-            if told.does == does or time.monotonic() > end - 0.5:
-                found.append(told)
+            if told.does == does or time.monotonic() > end:
+                break
+        found.append(told)
         done.set()
         return told
 
