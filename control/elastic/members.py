@@ -142,7 +142,7 @@ class MemberLinks(ABC):
             try:
                 link = ControlLink(self.reactor, reach_any(self.own, seat.addresses, PEER, DIAL))
             except NobodyListens:
-                self.reactor.soon(lambda: self._not_reached(seat.uid))
+                self.reactor.soon(lambda: self._refused(seat.uid))
             except TransportError:
                 pass  # `_lost` says how long its host may be silent
             else:
@@ -157,6 +157,13 @@ class MemberLinks(ABC):
         generations = self.generations
         stays = generations is not None and uid not in generations.gone and uid in generations.now.ranks
         return not stays or self.closed or self.reactor.dead
+
+    def _refused(self, uid: str) -> None:
+        """Nobody listens there.  A process that is killed loses its sockets first: this host's kernel is to say it."""
+        if self._watched.get(uid) is None:
+            self._not_reached(uid)
+        else:
+            self.reactor.later(PROOF[0], partial(self._not_back, uid, self._cut.get(uid)))
 
     def _not_reached(self, uid: str) -> None:
         if uid not in self._links and self.generations is not None and not self.closed:
@@ -197,7 +204,7 @@ class MemberLinks(ABC):
                 self._do(self.generations.spare(uid))
                 self.reactor.later(BACK, partial(self._not_back, uid, link))
 
-    def _not_back(self, uid: str, link: ControlLink) -> None:
+    def _not_back(self, uid: str, link: ControlLink | None) -> None:
         if self._cut.get(uid) is link:
             self._not_reached(uid)
 

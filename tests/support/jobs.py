@@ -45,7 +45,7 @@ class Job:
     They are forked from a warm process unless something has to be there at a process's start (support/warm).
 
     with Job(2, source="...") as job:
-        job.kill(1); ends = job.wait(10)
+        job.signal(1, signal.SIGKILL); ends = job.wait(10)
     """
 
     size: int

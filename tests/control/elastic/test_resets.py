@@ -121,6 +121,26 @@ def test_a_goodbye_goes_over_the_next_connection(monkeypatch: pytest.MonkeyPatch
         assert other.generations is not None and other.generations.gone == {one.uid: True}
 
 
+def test_who_is_killed_loses_its_sockets_before_the_kernel_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was "unreachable" then, to all, where it is dead."""
+
+    def refused(*_: Any) -> socket.socket:
+        raise members.NobodyListens("refused")
+
+    real = member
+    monkeypatch.setattr(sys.modules[__name__], "member", lambda host: real(0))  # on one host
+    with job(2) as (one, other):
+        monkeypatch.setattr(members, "reach_any", refused)
+        cut(other)
+        until([], lambda: not one._links and not other._links)
+        later = time.monotonic() + 0.3
+        until([one, other], lambda: time.monotonic() > later)
+        one.reactor.soon(lambda: one._ended(other.uid))
+        until([one], lambda: one.generations is not None and one.generations.gone == {other.uid: False})
+        monkeypatch.setattr(members, "PROOF", (0.0, 0.0))
+        until([], lambda: other.generations is not None and other.generations.away == {one.uid})  # no kernel says so
+
+
 @pytest.mark.parametrize("moment", ["before the hello", "before the proof", "behind the proof"])
 def test_a_connection_may_break_while_it_is_made(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each one's first three."""
