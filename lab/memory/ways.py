@@ -1,13 +1,13 @@
 """Which way do long messages go fastest: slots, reading, writing, both cores?  Beside an MPI, in the same processes.
 
     python -m hocket.lab.memory.ways [openmpi mpich impi=build/impi] [--what broadcast alltoall] [--sizes 4M 16M]
-        [--seconds 3] [--touch] [--shared]
+        [--ways slots reading writing "both cores"] [--seconds 3] [--touch] [--shared]
 
 Two ranks, which each MPI's own launcher starts.  Each way as if it was the only one, and hocket as it chooses, in
 blocks that alternate in an order drawn anew; the median of the blocks' times, in us, and of their ratios to the MPI's,
-apart for cores that are near and far: an allreduce of 4 bytes takes up to, or more than, --far us.  `--touch`: each
-rank writes its input before each call and reads its result after it, untimed.  `--shared`: hocket's arrays are those
-of hocket.shared_arrays; the MPI's are not.
+apart for cores that are near and far: an allreduce of 4 bytes takes up to, or more than, --far us.  `--ways`: else
+those that hocket tries where slots are fast.  `--touch`: each rank writes its input before each call and reads its
+result after it, untimed.  `--shared`: hocket's arrays are those of hocket.shared_arrays; the MPI's are not.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("peers", nargs="*", default=["openmpi"], help="MPIs, as `hocket bench --against` names them")
     made.add_argument("--what", nargs="+", default=list(TRAFFIC), choices=TRAFFIC)
     made.add_argument("--sizes", nargs="+", default=["4M"], help="bytes of a message (4M)")
+    every = sorted({way for ways in WAYS.values() for way in ways})
+    made.add_argument("--ways", nargs="+", choices=every, help="those that are tried, where slots are fast")
     made.add_argument("--seconds", type=float, default=3.0, help="of each line (3)")
     made.add_argument("--far", type=float, default=0.8, metavar="US", help="near cores take less (0.8)")
     made.add_argument("--touch", action="store_true")
@@ -62,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = ["--rank", peer, f"--seconds={options.seconds}", f"--far={options.far}"]
         given += [f"--{name}" for name in ("touch", "shared") if getattr(options, name)]
         given += ["--what", *options.what, "--sizes", *options.sizes]
+        given += ["--ways", *options.ways] if options.ways else []
         ours = [sys.executable, "-m", "hocket.lab.memory.ways", *given]
         subprocess.run([*line, *ours], env={**os.environ, **env}, check=True)
     return 0
@@ -73,7 +76,7 @@ def _measure(options: argparse.Namespace) -> None:
     world, comm = MPI.COMM_WORLD, hocket.init(transport="shm")
     kinds = [nullcontext(), hocket.shared_arrays() if options.shared else nullcontext()]
     for what in options.what:
-        ways = {way: _forced(comm, way) for way in WAYS[TRAFFIC[what]]}
+        ways = {way: _forced(comm, way) for way in options.ways or WAYS[TRAFFIC[what]]}
         for nbytes in map(parse_size, options.sizes):
             theirs, ours = (_arrays(what, nbytes, kind) for kind in kinds)
             calls = {"MPI": (_theirs(world, what, theirs), theirs)}
