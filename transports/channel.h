@@ -20,7 +20,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define HK_CAPSULE "hocket.channel.2"
+#define HK_CAPSULE "hocket.channel.3"
 
 enum {
     HK_AGAIN = -1, /* nothing could be done now */

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import re
+import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hocket
 from hocket.bench.harness.limits import through
 from hocket.collectives.engine.engine import Engine
 from hocket.errors import TransportError
@@ -15,7 +18,7 @@ from hocket.transports.adapter import Adapter
 from hocket.transports.reference import Pipe
 
 MEMORY = ctypes.create_string_buffer(256)  # what the capsule points to, which nobody may look at
-OLDER = ctypes.create_string_buffer(b"hocket.channel.1")
+OLDER = ctypes.create_string_buffer(b"hocket.channel.2")
 
 
 def capsule(name: Any) -> Any:
@@ -26,13 +29,13 @@ def capsule(name: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [(capsule(OLDER), "returned 'hocket.channel.1' as its channel"), (capsule(None), "returned 'PyCapsule'"),
+    [(capsule(OLDER), "returned 'hocket.channel.2' as its channel"), (capsule(None), "returned 'PyCapsule'"),
      (7, "returned 'int'")],
     ids=["older", "nameless", "no capsule"],
 )  # fmt: skip
 def test_another_version_is_refused(given: object, words: str) -> None:
     adapter = Adapter(Pipe())
-    needs = f"{words}.* needs 'hocket.channel.2'.*build it again with this version's transports/channel.h"
+    needs = f"{words}.* needs 'hocket.channel.3'.*build it again with this version's transports/channel.h"
     for send, recv in ((adapter.capsule, given), (given, adapter.capsule)):
         engine = Engine(0, 2, 1)
         with pytest.raises(TransportError, match=needs):
@@ -40,3 +43,12 @@ def test_another_version_is_refused(given: object, words: str) -> None:
         assert not engine.connected(1)
     with pytest.raises(TransportError, match=re.escape(words)):
         through(given, given, 1)
+
+
+def test_a_change_of_the_interface_is_another_version() -> None:
+    """A channel that was built before it would read past the end of what it is handed, or hand on too little."""
+    header = (Path(hocket.__file__).parent / "transports/channel.h").read_text()
+    structs = re.findall(r"struct \w+ \{.*?\n\}", re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL), flags=re.DOTALL)
+    version = re.findall(r'HK_CAPSULE "(.*)"', header)
+    assert len(structs) == 4
+    assert (*version, zlib.crc32("".join("".join(structs).split()).encode())) == ("hocket.channel.3", 3774619010)
