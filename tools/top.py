@@ -45,6 +45,8 @@ class RankRow(NamedTuple):
     bytes_a_second: float
     overflow: str
     """Things that its recorder had no room for, in words."""
+    verdict: str = ""
+    """The kind of failure that it heard of, as "lost"; calls behind it are refused, and not recorded."""
 
 
 class Jobs(NamedTuple):
@@ -145,13 +147,15 @@ def look(among: Collection[int] | None = None) -> Jobs:
 
 def _row(part: Recorded, process: ProcessRecord) -> RankRow:
     marks: dict[str, int] = {}
-    calls, nbytes, first, last = 0, 0, 0, 0
+    calls, nbytes, first, last, verdict = 0, 0, 0, 0, ""
     for ring in part.rings:
         kinds = ring.records["kind"]
         for mark in ring.records[(kinds == Kind.MARK) & (ring.records["lane"] != SPAN)]:
             name = printable(part.what(int(mark["what"])).text)
             marks.pop(name, None)
             marks[name] = int(mark["bytes"])
+        for said in ring.records[kinds == Kind.VERDICT]:
+            verdict = printable(part.what(int(said["what"])).text)
         ended = ring.records[(kinds == Kind.DONE) | (kinds == Kind.CALLED)]
         if len(ended):
             calls, nbytes = calls + len(ended), nbytes + int(ended["bytes"].sum())
@@ -161,7 +165,7 @@ def _row(part: Recorded, process: ProcessRecord) -> RankRow:
     rates = (calls / seconds, nbytes / seconds) if seconds > 0 else (0.0, 0.0)
     return RankRow(
         part.facts.rank, process.pid, process.state, standings(part),
-        dict(list(marks.items())[-MOST_MARKS:]), *rates, part.facts.overflow,
+        dict(list(marks.items())[-MOST_MARKS:]), *rates, part.facts.overflow, verdict,
     )  # fmt: skip
 
 
@@ -192,7 +196,8 @@ def as_text(there: Jobs) -> str:
             lines.append(f"  rank {row.rank} ({where}): {words(row.standings[0]) if row.standings else 'no call yet'}")
             lines += [f"      {words(each)}" for each in row.standings[1:4]]
             marks = "".join(f", {name} {value}" for name, value in row.marks.items())
-            lines.append(f"      {rate}{marks}" + (f"; {row.overflow}" if row.overflow else ""))
+            rest = [f"it heard of a failure ({row.verdict})"] * bool(row.verdict) + [row.overflow] * bool(row.overflow)
+            lines.append("; ".join([f"      {rate}{marks}", *rest]))
     if there.closed:
         said = "job that has ended is" if there.closed == 1 else "jobs that have ended are"
         lines.append(f"{there.closed} {said} not shown (--all)")

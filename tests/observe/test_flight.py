@@ -83,7 +83,7 @@ def test_torchfrtrace_names_the_ranks_that_top_names(name: str, tmp_path: Path) 
             there = top.look(among=pids)
             rows = [row for job_rows in there.jobs.values() for row in job_rows if row.pid]
             inside = [each for row in rows for each in row.standings if each.inside and each.since > 0.2]
-            failed = [row for row in rows if any(each.failed for each in row.standings)]
+            failed = [row for row in rows if row.verdict and any(each.failed for each in row.standings)]
             if name == "a rank is dead" and [each.seq for each in inside] == [7, 7]:
                 # Sooner, and the last call may find the job broken: such a one is not recorded.
                 job.signal(1, signal.SIGKILL)
@@ -96,6 +96,7 @@ def test_torchfrtrace_names_the_ranks_that_top_names(name: str, tmp_path: Path) 
                     break
             time.sleep(0.05)
         assert waited_for in (None, held), top.as_text(there)
+        assert top.as_text(there).count("it heard of a failure (lost)") == (2 if name == "a rank is dead" else 0)
         assert top.write_flight(str(tmp_path), [name_of_job]) == 0
     said: dict[str, Any] = {path.name: pickle.loads(path.read_bytes()) for path in tmp_path.iterdir()}
     entries = said["hocket_0"]["entries"]
