@@ -153,11 +153,6 @@ class Call:
         return CONTRACTS["allreduce" if self.collective in ("barrier", "close") else self.collective]
 
     @property
-    def is_told_by_shape(self) -> bool:
-        """Do x's shape, the counts and the presence of out= tell all?  Not if out= makes the call in place."""
-        return self.src is not None and (not self.in_place or self.contract.in_place)
-
-    @property
     def agreed(self) -> str:
         """All ranks must have this in common, for the fingerprint."""
         shape = "" if self.private else f"{self.count}|{self.counts}"

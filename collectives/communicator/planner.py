@@ -106,7 +106,8 @@ class Planner:
         element = itemsize if far is None else call.wire.block * call.model.dtype.itemsize
         if call.wire is packing:
             element = exact.usual(call)
-        by_slots = call.contract.collective == "allgather" and queue.gathers_by_slots(longest)
+        gathers = call.contract.collective == "allgather"
+        by_slots, early = gathers and queue.gathers_by_slots(longest), gathers and queue.gathers_early(longest)
         weighs = () if by_slots else self._weighs(queue, call, longest)
         segment = queue.segment_of(call.on_wire(call.count) if exchanged else 0, weighs) // element * itemsize
         segment = algorithm.cut(longest, segment, queue.layout.apart)
@@ -117,7 +118,7 @@ class Planner:
             _applied(how.before, taken=given), _applied(how.after, made=given), call.in_place and given is None, far,
             _numbers(algorithm, call, self.rank, self.size), added,
         )  # fmt: skip
-        wires = Wires(queue.eager, queue.engine.multicasts, join=segment == 0)
+        wires = Wires(queue.eager, queue.engine.multicasts, segment == 0, early)
         if packing is not None:
             multicasts = BARE.multicasts if added is None else wires.multicasts
             wires = Wires(max(0, queue.eager - PACKED_MORE), multicasts, join=segment == 0)

@@ -135,7 +135,7 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
             elif x.kind == PROBE:
                 rc = probe(e, r, x, s)
             elif x.kind == COPY:            # while nothing else moves
-                rc = BLOCKED if moved else copy_own(e, r, x, s)
+                rc = BLOCKED if moved and not x.early else copy_own(e, r, x, s)
             elif by_tag:
                 rc = matched_recv(e, r, x, s)
             else:

@@ -53,6 +53,9 @@ WAYS_WHERE_SLOTS_ARE_SLOW = WAYS | {"moved": ("reading", "both cores"), "reduced
 GATHERED_FROM = 4 << 20
 """Bytes of a block below which an allgather's are copied by slots where no ways are tried: a rank's own copy is stored
 beside each slot, and what lies in one is there for all (AMD; docs/performance.md)."""
+EARLY_BELOW = 4 << 20
+"""Bytes of a block from which on a rank's own part of an allgather is copied while it waits, though others are read: no
+cache has so much."""
 LONG_CHUNK = 16 << 20
 """Bytes of a pipelined chunk between hosts with long links: each chunk waits once for the latency, which is 50 ms on
 docs/long-links.md's, while 1 Gbit/s carries 6 MB."""
@@ -253,6 +256,16 @@ class Queue:
             ways = tuple(way for way in ways if way in ("slots", "reading"))
         rounds = -(-2 * self.readable.circle // longest) if ways[0] == "slots" else 1
         return (ways, rounds, "reading" if by_rule else "slots") if len(ways) > 1 else ()
+
+    def gathers_early(self, longest: int) -> bool:
+        """Does a rank copy its own part of an allgather before it reads what comes?  `longest`: of the blocks' bytes.
+
+        What was just written is in its caches, from where the others' parts would drive it.
+        """
+        if self.readable is None:
+            return False
+        rule = Reads(*self.readable.rule)
+        return rule.slots_are_slow and rule.moved is not None and rule.moved <= longest < EARLY_BELOW
 
     def of_message(self, nbytes: int, receives: bool) -> tuple[str, Weighs]:
         """The traffic of a message of so many bytes, and the ways that are tried.

@@ -71,6 +71,8 @@ class Instr(NamedTuple):
     after = 0."""
     kept: list[Piece] | None = None
     """send: where a copy of its pieces will lie, which a "copy" of its step makes."""
+    early: bool = False
+    """copy of a step that sends: as soon as the sends have begun; else while the step waits."""
 
 
 class Residuals(NamedTuple):
@@ -109,6 +111,8 @@ class Wires(NamedTuple):
     """0, or which multicast the channel to a peer offers."""
     join: bool = True
     """May neighbouring chunks become one piece?  Not in segments: there both sides must cut at the same places."""
+    early: bool = False
+    """Does a rank copy its own part before it looks at what comes?"""
 
 
 class Elements(NamedTuple):

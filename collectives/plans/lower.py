@@ -76,6 +76,7 @@ class _Lowering:
     ) -> None:  # fmt: skip
         self.rank, self.layout, self.eager, self.multicasts = rank, layout, wires.eager, wires.multicasts
         self.join = wires.join and layout.held is None  # the last block of a chunk may be short
+        self.early = wires.early
         decodes = elements.after is not None and elements.after.made is not None
         self.encoded = decodes and elements.far is None and elements.added is None
         self.numbers = elements.numbers
@@ -124,7 +125,9 @@ class _Lowering:
             return False
         own = copies[0] if len(copies) == 1 else None
         last = [instr._replace(kept=own.dst) if own and instr.src == own.src else instr for instr in steps[-1]]
-        steps[-1] = last + [instr._replace(after_sends=True) for instr in copies]
+        copies = [instr._replace(after_sends=True, early=self.early) for instr in copies]
+        sends = [instr for instr in last if instr.kind == "send" or not self.early]
+        steps[-1] = sends + copies + [instr for instr in last if instr.kind != "send" and self.early]
         return True
 
     def run_far(self, encode: Apply, decode: Apply, far: int) -> Lowered:

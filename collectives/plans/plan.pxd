@@ -48,7 +48,8 @@ cdef struct Instr:
     int own                         # REDUCE: our operand's place among them, -1: we bring none
     bint stays                      # SEND: its memory stays as it is until the end, or until ...
     bint changes                    # ... RECV: this one's message begins; COPY, APPLY: it does
-    bint after_sends                # may overwrite what this step's sends read: wait for them; COPY: while the step waits
+    bint after_sends                # may overwrite what this step's sends read: wait for them; COPY: while the step waits, or ...
+    bint early                      # ... as soon as they have begun
     int npieces
     Piece* src
     Piece* dst

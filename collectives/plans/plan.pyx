@@ -48,7 +48,7 @@ cdef class Plan:
         codec = about.codec
         self.itemsize = about.itemsize
         for step in steps:
-            for kind, to, own, after, src, dst, applied, floats, dice, encoded, residual, kept in step:
+            for kind, to, own, after, src, dst, applied, floats, dice, encoded, residual, kept, _ in step:
                 n += 1
                 each = self._plain(segment, codec, self.itemsize, encoded)
                 self.mixed |= not encoded
@@ -119,8 +119,8 @@ cdef class Plan:
 
     cdef _fill(self, int i, instr, codec, int* peers, int* pieces, int* held, int* rolled):
         cdef Instr* x = &self.instrs[i]
-        kind, to, own, after, src, dst, applied, floats, dice, encoded, residual, kept = instr
-        x.kind, x.own, x.after_sends = KINDS[kind], own, after
+        kind, to, own, after, src, dst, applied, floats, dice, encoded, residual, kept, early = instr
+        x.kind, x.own, x.after_sends, x.early = KINDS[kind], own, after, early
         x.segment, x.itemsize = self._plain(self.segment, codec, self.itemsize, encoded), self.itemsize
         if codec is not None:
             x.codec = &self.codec if encoded else NULL

@@ -47,10 +47,23 @@ cdef inline bint fits(Shape* shape, Seen* s) noexcept:
     return True
 
 
+cdef inline bint overlap(Seen* a, Seen* b) noexcept:
+    return b.data < a.data + a.nbytes and a.data < b.data + b.nbytes
+
+
 cdef bint see(object x, Seen* s) except -1          # an array of the host's memory
 cdef bint look(object x, Seen* s) except -1         # ... or of a GPU's
 cdef bint learn(object x) except -1
 cdef bint groups_open() noexcept
+
+
+cdef inline int into(object x, object out, Seen* a, Seen* b) except -2:
+    """Look at both.  0: no `out` that is not x; 1: into such a one; 2: and it overlaps x; -1: it wants the general way."""
+    if not look(x, a):
+        return -1
+    if out is None or out is x:
+        return 0
+    return 1 + overlap(a, b) if look(out, b) else -1
 
 
 cdef class Entry:               # what the general way resolved for one kind of call
@@ -63,7 +76,8 @@ cdef class Entry:               # what the general way resolved for one kind of 
     cdef uintptr_t dtype_id
     cdef Shape x, out
     cdef bint in_place, fresh           # otherwise: `out` was given
-    cdef bint given                     # the result goes into an `out` that is not x
+    cdef int given                      # the result goes into an `out` that is not x: 1; or 2: it overlaps x, ...
+    cdef ptrdiff_t shift                # ... which begins so many bytes behind it
     cdef bint silent                    # this rank gets None
     cdef reduce_fn reduce
     cdef size_t out_nbytes
@@ -83,7 +97,7 @@ cdef class Shortcut:
     cdef object runner
 
     cdef object take(self, object x, object out, Ask* ask)
-    cdef Entry find(self, Ask* ask, Seen* a, bint given)
+    cdef Entry find(self, Ask* ask, Seen* a, int given)
     cdef object queue(self, Entry e, char* src, char* dst, uint64_t limit, object x, object result)
     cdef bint follow(self, Entry e, object x) except -1
     cdef object _fresh(self, Entry e, object x)

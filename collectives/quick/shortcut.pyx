@@ -194,9 +194,8 @@ cdef class Shortcut:
         cdef int rc
         cdef char* dst
         cdef uint64_t limit = self.limit
-        if _groups_open or not look(x, &a):
-            return MISS
-        e = self.find(ask, &a, out is not None and out is not x)
+        cdef int given = -1 if _groups_open else into(x, out, &a, &b)
+        e = self.find(ask, &a, given) if given >= 0 else None
         if e is None:
             return MISS
         if ask.timeout != <PyObject*>None and not limited(<object>ask.timeout, &limit):
@@ -220,13 +219,10 @@ cdef class Shortcut:
                 return MISS
             dst = b.data
         else:
-            if not look(out, &b):
-                return MISS
-            dst = b.data
             if (b.dtype != e.dtype_id or b.gpu != e.gpu or not b.writable or b.nbytes != e.out_nbytes
-                    or (dst < a.data + a.nbytes and a.data < dst + e.out_nbytes)):
+                    or (given == 2 and (a.data - b.data != e.shift or not a.writable))):
                 return MISS
-            result = out
+            dst, result = b.data, out
         engine = e.engine
         if ask.async_op:
             if e.placed is not None or not may_drive(&engine.core, True):
@@ -265,8 +261,8 @@ cdef class Shortcut:
             return e.placed.follow(streams.current_stream(x, e.gpu))
         return _tensors.current_stream(DLPACK_CUDA, e.gpu, &stream) == 0 and e.placed.follow(<uintptr_t>stream)
 
-    cdef Entry find(self, Ask* ask, Seen* a, bint given):
-        """The entry of such a call, or None.  `given`: its result goes into `out`."""
+    cdef Entry find(self, Ask* ask, Seen* a, int given):
+        """The entry of such a call, or None.  `given`: where its result goes (`into`)."""
         cdef Entry e
         cdef int i, first = slot(ask, a, given)
         for i in range(first, first + WAYS):
@@ -309,7 +305,8 @@ cdef class Shortcut:
         e.ask.counts = <PyObject*>e.counts
         e.dtype, e.dtype_id, e.gpu, e.placed = x.dtype, a.dtype, a.gpu, placed
         keep(&e.x, &a)
-        e.in_place, e.silent = call.in_place, dst is None
+        beside = dst is not None and not dst.fresh and dst.array is not x
+        e.in_place, e.silent = call.in_place and not beside, dst is None
         e.reduce = find_reduce(plan.dtype, code) if code >= 0 else NULL
         if dst is not None:
             if not look(dst.array, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype or b.gpu != a.gpu:
@@ -319,7 +316,7 @@ cdef class Shortcut:
                 return                      # only its library makes another such array
             e.out_shape, e.out_nbytes = tuple(dst.array.shape), b.nbytes
             keep(&e.out, &b)
-        e.given = dst is not None and not e.fresh and not e.in_place
+            e.given, e.shift = 1 + overlap(&a, &b) if beside else 0, a.data - b.data
         if self.find(&e.ask, &a, e.given) is None:
             i = slot(&e.ask, &a, e.given)
             self.entries[i + 1:i + WAYS] = self.entries[i:i + WAYS - 1]
@@ -356,8 +353,9 @@ cdef class ShortWay:
         return self.shortcut.runner().general(x, out, owned(ask))
 
     cdef Entry known(self, object x, object out, Ask* ask):
-        cdef Seen a
-        return self.shortcut.find(ask, &a, out is not None and out is not x) if look(x, &a) else None
+        cdef Seen a, b
+        cdef int given = into(x, out, &a, &b)
+        return self.shortcut.find(ask, &a, given) if given >= 0 else None
 
     cdef object of_number(self, object x, object out, Ask* ask):
         """The short way of a number that becomes another one (calls/numbers.py), or MISS."""
@@ -389,12 +387,12 @@ cdef object owned(Ask* a):
                     <object>a.residual, <object>a.owner_residual, <object>a.within)
 
 
-cdef inline int slot(Ask* ask, Seen* a, bint given) except -1:
+cdef inline int slot(Ask* ask, Seen* a, int given) except -1:
     """The first of the places where such a call may be."""
     cdef uintptr_t h = <uintptr_t>ask.collective >> 4
     h = h * 31 + (a.dtype >> 4)
     h = h * 31 + (<uintptr_t>ask.algorithm >> 4) + (<uintptr_t>ask.op >> 4) + (<uintptr_t>ask.root >> 4)
-    h = h * 31 + (<uintptr_t>ask.codec >> 4) + (<uintptr_t>ask.transport >> 4) + a.count * 2 + given
+    h = h * 31 + (<uintptr_t>ask.codec >> 4) + (<uintptr_t>ask.transport >> 4) + a.count * 3 + given
     if ask.counts != <PyObject*>None:
         h = h * 31 + mixed(<object>ask.counts)
     return <int>((h ^ (h >> 6) ^ (h >> 12)) % (ENTRIES // WAYS)) * WAYS

@@ -23,11 +23,13 @@ copy() {
 try() {
     cd "$2"
     [ -x .venv/bin/python ] || "$1" -m venv .venv
-    HOCKET_CFLAGS=${HOCKET_CFLAGS--O1} .venv/bin/python -m pip install --quiet --editable '.[test-core]'
+    HOCKET_CFLAGS=${HOCKET_CFLAGS--O1} .venv/bin/python -m pip install --quiet --editable '.[test-core,metrics]'
     torch=$(grep -rlE '^ *(import|from) torch\b' $CORE --include="test_*.py")
     echo "$1: $(.venv/bin/python -VV), without the $(echo "$torch" | wc -l) files that need torch"
     .venv/bin/pytest --workers 2 -p no:cacheprovider $CORE $(printf -- '--ignore=%s ' $torch) \
         --ignore tests/transports/mpi --ignore tests/transports/test_third_party_c.py \
+        --deselect tests/control/managers/test_pmi.py::test_ranks_meet_twice_and_an_mpi_can_begin_after \
+        --deselect tests/control/managers/test_pmix.py::test_a_bare_prterun_tells_the_number_of_ranks \
         --deselect tests/collectives/job/test_launchers.py::test_under_the_real_launcher \
         --deselect tests/algorithms/drawing/test_draw.py::test_save_png ${WORDS:-}
 }

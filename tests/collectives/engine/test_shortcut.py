@@ -46,6 +46,8 @@ def what_a_call_may_ask_for(comm: Communicator) -> None:
         "NumPy's numbers": lambda: comm.allreduce(np.float32(1)) * X,
         "another root": lambda: comm.broadcast(x, comm.size - 1) * 2,
         "auto": lambda: comm.allreduce(x, out=np.zeros_like(x), codec="auto"),
+        "out is a view of x": lambda: _into_a_view(comm, x.copy()),
+        "in place": lambda: _in_place(comm, np.array([x, x])),
     }
     first = {name: call() for name, call in calls.items()}
     generals = [closed(comm), closed(sender)]
@@ -64,6 +66,40 @@ def what_a_call_may_ask_for(comm: Communicator) -> None:
     with hocket.group(), pytest.raises(General):
         comm.allreduce(x, timeout=7.0)
     comm.runner.general, sender.runner.general = generals  # type: ignore[method-assign]
+
+
+def _into_a_view(comm: Communicator, y: Any) -> Any:
+    comm.allreduce(y, out=y[:])
+    return y
+
+
+def _in_place(comm: Communicator, twice: Any) -> Any:
+    """A rank's own block of the sum, then all blocks."""
+    flat = twice.reshape(2, -1)[0]
+    own = flat.reshape(comm.size, -1)[comm.rank]
+    comm.reduce_scatter(flat, out=own)
+    comm.allgather(own, out=flat)
+    return twice[0]
+
+
+def in_place_or_apart(comm: Communicator) -> None:
+    """Two plans, in turns: x may be this rank's own block of out, another one of this kind, or lie elsewhere."""
+    for step in range(6):
+        out, many = np.zeros(8, np.int32), np.arange(8, dtype=np.int32) + step
+        own = out[4 * comm.rank :][:4]
+        own[:] = comm.rank + step
+        comm.allgather(own if step % 2 else own.copy(), out=out)
+        assert out.tolist() == [step] * 4 + [step + 1] * 4
+        block = many[4 * comm.rank :][:4]
+        wanted, block = (2 * block).tolist(), block if step % 2 else block.copy()
+        comm.reduce_scatter(many, out=block)
+        assert block.tolist() == wanted
+        assert comm.allgather(own).tolist() == [step] * 4 + [step + 1] * 4
+    for x in (out[1:5], out[4 * (1 - comm.rank) :][:4]):
+        with pytest.raises(ArgumentError, match="out overlaps x; allgather"):
+            comm.allgather(x, out=out)
+        with pytest.raises(ArgumentError, match="out overlaps x; reduce_scatter"):
+            comm.reduce_scatter(out, out=x)
 
 
 def a_list_that_changes(comm: Communicator) -> None:
@@ -88,6 +124,6 @@ def wrong_for_good(comm: Communicator) -> None:
                 call()
 
 
-@pytest.mark.parametrize("laws", [what_a_call_may_ask_for, a_list_that_changes, wrong_for_good])
+@pytest.mark.parametrize("laws", [what_a_call_may_ask_for, in_place_or_apart, a_list_that_changes, wrong_for_good])
 def test_the_short_way(laws: Any) -> None:
     spread(laws, 2, "threads")

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hocket.algorithms.language.registry import get
+from hocket.collectives.plans.instr import IN, OUT, ChunkLayout, Wires
+from hocket.collectives.plans.lower import lower
 from support import c_rules, jobs
 from support.compiled import compiled
 
@@ -70,6 +73,7 @@ FORCED = """
     channels.READS = {{"": ((None, None),) * 2}}
     Queue.weighs = lambda self, traffic, longest: (({way!r},), 1, {way!r}) if longest > 1 << 14 else ()
     Queue.gathers_by_slots = lambda self, longest: False
+    Queue.gathers_early = lambda self, longest: longest % 8 == 0        # of every other length
     comm = hocket.init(transport="shm")
     p, me = comm.size, comm.rank
     other, before = (me + 1) % p, (me - 1) % p
@@ -191,6 +195,7 @@ SLOW = """
     counts = [ctypes.c_long.in_dll(ctypes.CDLL(None), f"messages_{how}") for how in ("read", "written")]
     ways = {"moved": ("reading", "both cores"), "reduced": ("reading", "writing"), "one way": ("slots", "both cores")}
     assert {traffic: comm.membership.main.weighs(traffic, 1 << 21)[0] for traffic in ways} == ways
+    assert [comm.membership.main.gathers_early(n) for n in (16384, 16385, (1 << 22) - 1, 1 << 22)] == [0, 1, 1, 0]
     def told(call, times):
         before = [each.value for each in counts]
         for step in range(times):
@@ -225,6 +230,14 @@ def test_where_slots_are_slow_messages_are_read_whole_and_other_ways_tried(tmp_p
     for row in counted(2, SLOW, tmp_path):
         both_ways, there_and_back, reduced, moved = zip(row[::2], row[1::2], strict=True)
         assert both_ways == (20, 0) and all(reduced) and there_and_back[0] and moved[0] >= 40, row
+
+
+@pytest.mark.parametrize(("early", "wanted"), [(False, "send recv copy"), (True, "send copy recv")])
+def test_an_own_part_is_copied_while_others_are_awaited_or_before(early: bool, wanted: str) -> None:
+    layout = ChunkLayout([8] * 3, lambda chunk: (IN, 0), lambda chunk: (OUT, 8 * chunk))
+    (step,) = lower(get("allgather", "direct"), 1, 3, 0, layout, Wires(early=early)).steps
+    assert " ".join(dict.fromkeys(instr.kind for instr in step)) == wanted
+    assert [instr.early for instr in step if instr.kind == "copy"] == [early]
 
 
 GATHERED = """
