@@ -153,6 +153,12 @@ class Call:
         return CONTRACTS["allreduce" if self.collective in ("barrier", "close") else self.collective]
 
     @property
+    def is_told_by_shape(self) -> bool:
+        """Do x's shape, the counts and where `out` lies tell all?  Not if it is x, and the call in place for that."""
+        apart = self.dst is None or self.dst.array is not self.model.array
+        return self.src is not None and (not self.in_place or self.contract.in_place or apart)
+
+    @property
     def agreed(self) -> str:
         """All ranks must have this in common, for the fingerprint."""
         shape = "" if self.private else f"{self.count}|{self.counts}"

@@ -73,7 +73,7 @@ class Runner:
         self.reporter.usable()
         refuse_inside()
         how = resolve(ask.op, call.model, self.size) if reduces(call.collective) else NO_OP
-        codec, lasting = ask.codec, call.src is not None and how.user is None and ask.axis is None
+        codec, lasting = ask.codec, call.is_told_by_shape and how.user is None and ask.axis is None
         if ask.order == "exact":
             call = exact.of(call, how, ask, self.size)
         if codec == encodings.AUTO:
