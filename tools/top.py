@@ -46,7 +46,7 @@ class RankRow(NamedTuple):
     overflow: str
     """Things that its recorder had no room for, in words."""
     verdict: str = ""
-    """The kind of failure that it heard of, as "lost"; calls behind it are refused, and not recorded."""
+    """The kind of the latest failure that it heard of, as "lost", or "".  Later calls are refused, not recorded."""
 
 
 class Jobs(NamedTuple):
@@ -154,7 +154,7 @@ def _row(part: Recorded, process: ProcessRecord) -> RankRow:
             name = printable(part.what(int(mark["what"])).text)
             marks.pop(name, None)
             marks[name] = int(mark["bytes"])
-        for said in ring.records[kinds == Kind.VERDICT]:
+        for said in ring.records[kinds == Kind.VERDICT][-1:]:
             verdict = printable(part.what(int(said["what"])).text)
         ended = ring.records[(kinds == Kind.DONE) | (kinds == Kind.CALLED)]
         if len(ended):
@@ -196,8 +196,8 @@ def as_text(there: Jobs) -> str:
             lines.append(f"  rank {row.rank} ({where}): {words(row.standings[0]) if row.standings else 'no call yet'}")
             lines += [f"      {words(each)}" for each in row.standings[1:4]]
             marks = "".join(f", {name} {value}" for name, value in row.marks.items())
-            rest = [f"it heard of a failure ({row.verdict})"] * bool(row.verdict) + [row.overflow] * bool(row.overflow)
-            lines.append("; ".join([f"      {rate}{marks}", *rest]))
+            heard = f"it heard of a failure ({row.verdict})" if row.verdict else ""
+            lines.append("; ".join(filter(None, [f"      {rate}{marks}", heard, row.overflow])))
     if there.closed:
         said = "job that has ended is" if there.closed == 1 else "jobs that have ended are"
         lines.append(f"{there.closed} {said} not shown (--all)")

@@ -154,9 +154,9 @@ class Call:
 
     @property
     def is_told_by_shape(self) -> bool:
-        """Do x's shape, the counts and where `out` lies tell all?  Not if it is x, and the call in place for that."""
-        apart = self.dst is None or self.dst.array is not self.model.array
-        return self.src is not None and (not self.in_place or self.contract.in_place or apart)
+        """Do x's shape, the counts and where `out` lies tell all?  Not where the call is in place as `out` is x."""
+        out_is_x = self.dst is not None and self.dst.array is self.model.array
+        return self.src is not None and not (self.in_place and out_is_x and not self.contract.in_place)
 
     @property
     def agreed(self) -> str:

@@ -134,7 +134,7 @@ cdef int advance(Core* e, Run* r) noexcept nogil:
                 rc = call(e, r, x, s)
             elif x.kind == PROBE:
                 rc = probe(e, r, x, s)
-            elif x.kind == COPY:            # while nothing else moves
+            elif x.kind == COPY:            # early, or while nothing else moves
                 rc = BLOCKED if moved and not x.early else copy_own(e, r, x, s)
             elif by_tag:
                 rc = matched_recv(e, r, x, s)

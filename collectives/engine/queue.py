@@ -258,9 +258,10 @@ class Queue:
         return (ways, rounds, "reading" if by_rule else "slots") if len(ways) > 1 else ()
 
     def gathers_early(self, longest: int) -> bool:
-        """Does a rank copy its own part of an allgather before it reads what comes?  `longest`: of the blocks' bytes.
+        """Does a rank copy its own part of an allgather before it reads what comes?
 
-        What was just written is in its caches, from where the others' parts would drive it.
+        `longest`: bytes of the longest block.
+        A part that was just written is still in the rank's caches.  The others' parts would drive it out.
         """
         if self.readable is None:
             return False

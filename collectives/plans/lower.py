@@ -43,6 +43,8 @@ from hocket.errors import ScheduleError
 MAX_READERS, MAX_WAYS = 63, 255
 """Peers of one send, and of one reduction: the engine keeps one pointer each on its stack."""
 
+EARLY = {"send": 0, "copy": 1}
+"""The order of instructions in a step whose own copies are early; all others come last."""
 BARE, PLAIN = Wires(), Elements()
 """Channels of which nothing is known; elements that go as they are."""
 
@@ -125,9 +127,9 @@ class _Lowering:
             return False
         own = copies[0] if len(copies) == 1 else None
         last = [instr._replace(kept=own.dst) if own and instr.src == own.src else instr for instr in steps[-1]]
-        copies = [instr._replace(after_sends=True, early=self.early) for instr in copies]
-        sends = [instr for instr in last if instr.kind == "send" or not self.early]
-        steps[-1] = sends + copies + [instr for instr in last if instr.kind != "send" and self.early]
+        steps[-1] = last + [instr._replace(after_sends=True, early=self.early) for instr in copies]
+        if self.early:
+            steps[-1].sort(key=lambda instr: EARLY.get(instr.kind, len(EARLY)))
         return True
 
     def run_far(self, encode: Apply, decode: Apply, far: int) -> Lowered:

@@ -305,8 +305,7 @@ cdef class Shortcut:
         e.ask.counts = <PyObject*>e.counts
         e.dtype, e.dtype_id, e.gpu, e.placed = x.dtype, a.dtype, a.gpu, placed
         keep(&e.x, &a)
-        beside = dst is not None and not dst.fresh and dst.array is not x
-        e.in_place, e.silent = call.in_place and not beside, dst is None
+        e.in_place, e.silent = call.in_place and (dst is None or dst.array is x), dst is None
         e.reduce = find_reduce(plan.dtype, code) if code >= 0 else NULL
         if dst is not None:
             if not look(dst.array, &b) or b.ndim > MAX_DIMS or b.dtype != a.dtype or b.gpu != a.gpu:
@@ -316,7 +315,7 @@ cdef class Shortcut:
                 return                      # only its library makes another such array
             e.out_shape, e.out_nbytes = tuple(dst.array.shape), b.nbytes
             keep(&e.out, &b)
-            e.given, e.shift = 1 + overlap(&a, &b) if beside else 0, a.data - b.data
+            e.given, e.shift = 0 if e.fresh or e.in_place else 1 + overlap(&a, &b), a.data - b.data
         if self.find(&e.ask, &a, e.given) is None:
             i = slot(&e.ask, &a, e.given)
             self.entries[i + 1:i + WAYS] = self.entries[i:i + WAYS - 1]

@@ -159,7 +159,7 @@ class MemberLinks(ABC):
         return not stays or self.closed or self.reactor.dead
 
     def _refused(self, uid: str) -> None:
-        """Nobody listens there.  A process that is killed loses its sockets first: this host's kernel is to say it."""
+        """Nobody listens there.  A killed process loses its sockets first, so its kernel has time to say that."""
         if self._watched.get(uid) is None:
             self._not_reached(uid)
         else:

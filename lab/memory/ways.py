@@ -5,9 +5,9 @@
 
 Two ranks, which each MPI's own launcher starts.  Each way as if it was the only one, and hocket as it chooses, in
 blocks that alternate in an order drawn anew; the median of the blocks' times, in us, and of their ratios to the MPI's,
-apart for cores that are near and far: an allreduce of 4 bytes takes up to, or more than, --far us.  `--ways`: else
-those that hocket tries where slots are fast.  `--touch`: each rank writes its input before each call and reads its
-result after it, untimed.  `--shared`: hocket's arrays are those of hocket.shared_arrays; the MPI's are not.
+apart for cores that are near and far: an allreduce of 4 bytes takes up to, or more than, --far us.  Without `--ways`
+those are shown that hocket tries where slots are fast.  `--touch`: each rank writes its input before each call and
+reads its result after it, untimed.  `--shared`: hocket's arrays are those of hocket.shared_arrays; the MPI's are not.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ with hocket.init(transport="tcp", timeout=60) as comm:
             assert (coded == 2).all(), n
             calls += 1
         healed = comm.world.transports["tcp"].mender.history.healed.values()
-        cuts = 2 * comm.allreduce(np.array([sum(each.times for each in healed)]), "min")[0]  # each is to tell of it
+        cuts = 2 * comm.allreduce(np.array([sum(each.times for each in healed)]), "min")[0]  # of each
     end()
     comm.barrier()
     assert ": tcp (" in comm.explain() and "made again" in comm.explain(), comm.explain()

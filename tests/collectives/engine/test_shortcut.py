@@ -95,6 +95,11 @@ def in_place_or_apart(comm: Communicator) -> None:
         comm.reduce_scatter(many, out=block)
         assert block.tolist() == wanted
         assert comm.allgather(own).tolist() == [step] * 4 + [step + 1] * 4
+        x = np.full(2, comm.rank + 1.0)
+        for into in (np.ones(2), None, x[:]):  # not in place, though the second one's result goes into x
+            x[:] = comm.rank + 1.0
+            got = comm.exscan(x, op=hocket.premul_sum(3.0), out=into)
+            assert comm.rank == 0 or (got == 3).all()
     for x in (out[1:5], out[4 * (1 - comm.rank) :][:4]):
         with pytest.raises(ArgumentError, match="out overlaps x; allgather"):
             comm.allgather(x, out=out)
