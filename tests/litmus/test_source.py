@@ -44,6 +44,8 @@ ALONE = {
     ("collectives/waiting/progress.pyx", "follow"): LOCKED,
     ("collectives/waiting/progress.pyx", "waiting"): "a number of threads, looked at for whether to nap",
     ("collectives/waiting/queued.pyx", "cancel"): A_FLAG,
+    ("transports/shm/receive.h", "hk_give_back"): "taken anew at the same place; the bit counts for later messages",
+    ("transports/shm/receive.h", "hk_has_come"): "of which packet the word is; and that nothing was written",
     ("transports/shm/receive.h", "hk_ring_forget"): "who has taken what; no data is looked at behind it",
     ("transports/shm/receive.h", "hk_take_share"): "the word alone, which its last change made whole",
     ("transports/shm/send.h", "hk_write_share"): "a line of its own; and that it has written nothing more",

@@ -17,6 +17,10 @@
     "the system no longer lets this process read that one's memory: one of the two has changed its user or its " \
     "privileges; do that before hocket.init(), or use HOCKET_TRANSPORT=tcp"
 
+#define HK_NEITHER_WAY \
+    "an array lies where no other process can read it (a device's memory, or secret), and the system does not let its own " \
+    "process write to this one (process_vm_writev); allow that, or use HOCKET_TRANSPORT=tcp"
+
 static inline int hk_ring_fault(hk_consumer *c) {
     c->base.error = EPROTO;
     return HK_FAULT;
@@ -29,7 +33,8 @@ static inline int hk_ring_open(hk_consumer *c) {
     uint32_t len = hk_relaxed32(&line->len); /* once: it may change between a check and a second look */
     const uint32_t flags = len & (HK_REF | HK_FAR);
     c->offered = (int)(len & (HK_OFFERED | HK_RATHER));
-    c->invited = 0;
+    c->invited = c->unreadable = 0;
+    c->asked = 0;
     len &= ~(uint32_t)HK_FLAGS;
     c->tag = hk_relaxed64(&line->tag);
     c->taken = c->fetched = c->staged = 0;
@@ -76,13 +81,131 @@ static inline long hk_ring_fetch(hk_consumer *c, void *dst, size_t len) {
     return n;
 }
 
-/* Fetch as many of them as the stage holds; 1, or HK_LOST, HK_FAULT. */
+/* Invite the producer to write these shares of the open packet: all of it to where it belongs, or some to the stage. */
+static inline void hk_invite(hk_consumer *c, uint64_t where, uint32_t begin, uint32_t end) {
+    hk_invitation *v = &c->ring->invitation;
+    const hk_left left = {c->next + 1, (uint16_t)begin, (uint16_t)end};
+    __atomic_store_n(&v->where, c->unreadable ? where | HK_UNREADABLE : where, __ATOMIC_RELAXED);
+    v->written = begin;
+    v->refused = 0;
+    hk_store64(&v->left, hk_left_word(left));
+    hk_ring_bell(c->peer_bell);
+}
+
+static inline void hk_invite_into(hk_consumer *c, char *dst) {
+    const size_t at = (size_t)(dst - c->own);
+    const int here = at < c->own_bytes && c->packet <= c->own_bytes - at;
+    c->into = dst;
+    c->invited = 1;
+    c->looks = 0;
+    hk_invite(c, here ? at | HK_HERE : (uint64_t)(uintptr_t)dst, 0, hk_shares(c->packet));
+}
+
+/* Read these shares of the packet to where they belong; how many bytes, or HK_LOST, HK_FAULT. */
+static inline long hk_read_shares(hk_consumer *c, uint32_t begin, uint32_t end) {
+    size_t at = (size_t)begin * HK_SHARE, until = (size_t)end * HK_SHARE;
+    const size_t first = at;
+    if (until > c->packet) until = c->packet;
+    if (c->remote == 0) {
+        hk_copy_of(c->into + at, c->data + at, until - at, c->packet);
+        return (long)(until - first);
+    }
+    while (at < until) {
+        c->fetched = (uint32_t)at;
+        const long n = hk_ring_fetch(c, c->into + at, until - at);
+        if (n < 0) return n;
+        at += (size_t)n;
+    }
+    return (long)(until - first);
+}
+
+/* Has the system refused to read that memory for the first time? */
+static inline int hk_is_unreadable(hk_consumer *c, long rc) {
+    if (rc != HK_FAULT || c->base.error != EFAULT || c->unreadable) return 0;
+    c->base.error = 0;
+    c->unreadable = 1;
+    return 1;
+}
+
+/* This side has taken shares up to `end` and cannot read them: all that it has not read is the producer's. */
+static inline long hk_give_back(hk_consumer *c, long rc, uint32_t end) {
+    hk_invitation *v = &c->ring->invitation;
+    if (!hk_is_unreadable(c, rc)) return rc;
+    c->fetched = c->staged = c->taken;
+    __atomic_store_n(&v->where, v->where | HK_UNREADABLE, __ATOMIC_RELAXED);
+    uint64_t word = hk_load64(&v->left);
+    hk_left left;
+    do {
+        left = hk_left_of(word);
+        left.end = (uint16_t)end;
+    } while (!hk_swap64(&v->left, &word, hk_left_word(left)));
+    hk_ring_bell(c->peer_bell);
+    return HK_AGAIN;
+}
+
+/* The bytes of this packet that have come since the last time, from the back those that were read here; or HK_AGAIN ... */
+static inline long hk_take_share(hk_consumer *c) {
+    hk_invitation *v = &c->ring->invitation;
+    const uint32_t all = hk_shares(c->packet), rather = (uint32_t)c->offered & HK_RATHER;
+    uint64_t word = hk_load64(&v->left);
+    for (;;) {
+        hk_left left = hk_left_of(word);
+        if (left.packet != c->next + 1 || left.begin > left.end || left.end > all) return hk_ring_fault(c);
+        const uint32_t refused = hk_load32(&v->refused);
+        if (left.begin == left.end && refused) {
+            if (refused > left.begin) return hk_ring_fault(c);
+            const long n = hk_read_shares(c, refused - 1, left.begin);
+            return n < 0 ? n : (long)(c->packet - c->taken);
+        }
+        if (left.begin == left.end)
+            return hk_load32(&v->written) == left.begin ? (long)(c->packet - c->taken) : HK_AGAIN;
+        if (c->unreadable && !refused) return HK_AGAIN;
+        if (rather && !refused && (left.begin || c->looks++ < HK_PATIENCE)) return HK_AGAIN;
+        uint32_t n = hk_share_of(all, 0);
+        if (n > (uint32_t)(left.end - left.begin)) n = left.end - left.begin;
+        left.end = (uint16_t)(left.end - n);
+        if (!hk_swap64(&v->left, &word, hk_left_word(left))) continue;
+        const long rc = hk_read_shares(c, left.end, left.end + n);
+        return rc < 0 ? hk_give_back(c, rc, left.end + n) : rc;
+    }
+}
+
+/* The open packet cannot be read: the producer writes what the stage holds of it, from the share on that comes next. */
+static inline int hk_ask(hk_consumer *c) {
+    const uint32_t begin = c->taken / HK_SHARE, all = hk_shares(c->packet), most = HK_STAGE / HK_SHARE;
+    const uint32_t end = begin + (all - begin < most ? all - begin : most);
+    c->staged = begin * HK_SHARE;
+    c->asked = end < all ? end * HK_SHARE : c->packet;
+    hk_invite(c, (uint64_t)(uintptr_t)c->stage - c->staged, begin, end);
+    return HK_AGAIN;
+}
+
+/* Is all in the stage that was asked for?  1, or HK_AGAIN, HK_FAULT. */
+static inline int hk_has_come(hk_consumer *c) {
+    hk_invitation *v = &c->ring->invitation;
+    const hk_left left = hk_left_of(hk_load64(&v->left));
+    if (left.packet != c->next + 1) return hk_ring_fault(c);
+    if (hk_load32(&v->refused)) {
+        c->base.error = EFAULT;
+        c->base.words = HK_NEITHER_WAY;
+        return HK_FAULT;
+    }
+    if (left.begin != left.end || hk_load32(&v->written) != left.begin) return HK_AGAIN;
+    c->fetched = c->asked;
+    c->asked = 0;
+    return 1;
+}
+
+/* Fetch as many of them as the stage holds; 1, or HK_AGAIN, HK_LOST, HK_FAULT. */
 static inline int hk_ring_stage(hk_consumer *c) {
+    if (c->asked) return hk_has_come(c);
+    if (c->unreadable) return hk_ask(c);
     c->staged = c->fetched;
     while (c->fetched < c->packet && c->fetched < c->staged + HK_STAGE) {
         size_t left = c->packet - c->fetched, room = c->staged + HK_STAGE - c->fetched;
         long n = hk_ring_fetch(c, c->stage + (c->fetched - c->staged), left < room ? left : room);
-        if (n < 0) return (int)n;
+        if (n < 0 && c->fetched > c->staged) break; /* first what has come */
+        if (n < 0) return hk_is_unreadable(c, n) ? hk_ask(c) : (int)n;
     }
     return 1;
 }
@@ -131,69 +254,12 @@ static int hk_ring_consume(hk_channel *ch, const hk_call *call, size_t len, int 
     return 0;
 }
 
-/* Invite the producer to write the whole open packet to `dst`. */
-static inline void hk_invite(hk_consumer *c, char *dst) {
-    hk_invitation *v = &c->ring->invitation;
-    const hk_left left = {c->next + 1, 0, (uint16_t)hk_shares(c->packet)};
-    const size_t at = (size_t)(dst - c->own);
-    const int here = at < c->own_bytes && c->packet <= c->own_bytes - at;
-    __atomic_store_n(&v->where, here ? at | HK_HERE : (uint64_t)(uintptr_t)dst, __ATOMIC_RELAXED);
-    v->written = v->refused = 0;
-    hk_store64(&v->left, hk_left_word(left));
-    c->into = dst;
-    c->invited = 1;
-    c->looks = 0;
-    hk_ring_bell(c->peer_bell);
-}
-
-/* Read these shares of the packet to where they belong; how many bytes, or HK_LOST, HK_FAULT. */
-static inline long hk_read_shares(hk_consumer *c, uint32_t begin, uint32_t end) {
-    size_t at = (size_t)begin * HK_SHARE, until = (size_t)end * HK_SHARE;
-    const size_t first = at;
-    if (until > c->packet) until = c->packet;
-    if (c->remote == 0) {
-        hk_copy_of(c->into + at, c->data + at, until - at, c->packet);
-        return (long)(until - first);
-    }
-    while (at < until) {
-        c->fetched = (uint32_t)at;
-        const long n = hk_ring_fetch(c, c->into + at, until - at);
-        if (n < 0) return n;
-        at += (size_t)n;
-    }
-    return (long)(until - first);
-}
-
-/* The bytes of this packet that have come since the last time, from the back those that were read here; or HK_AGAIN ... */
-static inline long hk_take_share(hk_consumer *c) {
-    hk_invitation *v = &c->ring->invitation;
-    const uint32_t all = hk_shares(c->packet), rather = (uint32_t)c->offered & HK_RATHER;
-    uint64_t word = hk_load64(&v->left);
-    for (;;) {
-        hk_left left = hk_left_of(word);
-        if (left.packet != c->next + 1 || left.begin > left.end || left.end > all) return hk_ring_fault(c);
-        const uint32_t refused = hk_load32(&v->refused);
-        if (left.begin == left.end && refused) {
-            if (refused > left.begin) return hk_ring_fault(c);
-            const long n = hk_read_shares(c, refused - 1, left.begin);
-            return n < 0 ? n : (long)(c->packet - c->taken);
-        }
-        if (left.begin == left.end)
-            return hk_load32(&v->written) == left.begin ? (long)(c->packet - c->taken) : HK_AGAIN;
-        if (rather && !refused && (left.begin || c->looks++ < HK_PATIENCE)) return HK_AGAIN;
-        uint32_t n = hk_share_of(all, 0);
-        if (n > (uint32_t)(left.end - left.begin)) n = left.end - left.begin;
-        left.end = (uint16_t)(left.end - n);
-        if (hk_swap64(&v->left, &word, hk_left_word(left))) return hk_read_shares(c, left.end, left.end + n);
-    }
-}
-
 /* The call has failed: what the producer has begun to write must be over before the caller has its memory again.  A dead
  * one writes nothing more; one that has been stopped is not waited for longer than HK_FORGET_NS. */
 static void hk_ring_forget(hk_channel *ch) {
     hk_consumer *c = (hk_consumer *)ch;
     hk_invitation *v = &c->ring->invitation;
-    if (c->data == NULL || !c->invited) return;
+    if (c->data == NULL || !(c->invited || c->asked)) return;
     uint64_t word = hk_load64(&v->left);
     hk_left left;
     do {
@@ -208,6 +274,7 @@ static void hk_ring_forget(hk_channel *ch) {
         hk_pause();
     }
     c->invited = 0;
+    c->asked = 0;
 }
 
 static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t len) {
@@ -229,19 +296,20 @@ static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t 
         c->staged = c->fetched = c->taken;
         return n;
     }
-    if (c->remote && c->taken == c->fetched && hk_copy_is_slow(dst, (void *)(uintptr_t)(c->remote + c->fetched), len)) {
+    if (c->remote && c->taken == c->fetched &&
+        (c->unreadable || hk_copy_is_slow(dst, (void *)(uintptr_t)(c->remote + c->fetched), len))) {
         int rc = hk_ring_stage(c); /* copied twice, which is faster still on a Zen 3 */
         if (rc != 1) return rc;
     }
     if (c->offered && c->taken == 0 && c->fetched == 0 && len >= c->packet) {
-        hk_invite(c, (char *)dst);
+        hk_invite_into(c, (char *)dst);
         return hk_ring_recv(ch, call, dst, len);
     }
     if (c->remote && c->taken == c->fetched && len > 0) {
         size_t left = c->packet - c->taken;
         if (left > len) left = len;
         n = hk_ring_fetch(c, dst, left < HK_FAR_AT_ONCE ? left : HK_FAR_AT_ONCE);
-        if (n < 0) return n;
+        if (n < 0) return hk_is_unreadable(c, n) ? hk_ask(c) : n;
         c->staged = c->fetched;
     } else {
         size_t left = (c->remote ? c->fetched : c->packet) - c->taken;

@@ -23,6 +23,8 @@
  * A producer that waits for such a packet has an idle core.  So the consumer may invite it to write, too
  * (process_vm_writev): the invitation says where, and what nobody has taken yet.  The producer takes from the front, the
  * consumer from the back, a share at a time.  Who is late, or is not there, leaves all to the other one.
+ * Memory that the system lets nobody else read (a device's, secret memory) is found out by the consumer, which asks for
+ * that packet by an invitation, whatever was offered; from then on the producer tries before it names any.
  *
  * The peer may scribble on the window: indices are masked, offsets and lengths are checked against the window on
  * every read, and read once.  Model-checked by ThreadSanitizer: tests/transports/shm/ring_stress.c. */
@@ -49,7 +51,7 @@ enum {
     HK_SMALL_SLOTS = 4,    /* ... behind the circle, if it is free: to fetch a line from further away costs more then */
     HK_REF = 1 << 30, /* the payload lies elsewhere in the window */
     HK_FAR = 1 << 29, /* ... or, with HK_REF, in the producer's own memory */
-    HK_OFFERED = 1 << 28, /* with HK_FAR: the producer writes, if it is invited ... */
+    HK_OFFERED = 1 << 28, /* the producer writes, if it is invited ... */
     HK_RATHER = 1 << 27,  /* ... and would rather do all of it */
     HK_FLAGS = HK_REF | HK_FAR | HK_OFFERED | HK_RATHER,
     HK_PACKET_MAX = 1 << 26,
@@ -82,7 +84,8 @@ typedef struct hk_line {
 
 /* What a consumer invites its producer to: to write the bytes of a packet.  They are counted in HK_SHARE. */
 typedef struct hk_invitation {
-    uint64_t where;   /* the packet's place in the consumer's memory, or HK_HERE and in its window; which writes this ... */
+    uint64_t where;   /* the packet's place in the consumer's memory, or HK_HERE and in its window; and HK_UNREADABLE: the
+                       * producer is asked, as the consumer cannot read it; which writes this ... */
     uint64_t left;    /* ... and then what nobody has taken yet (hk_left); both change it */
     uint32_t written; /* by the producer: so many are there, from the front ... */
     uint32_t refused; /* ... or the system did not let it: all that it has taken from this one on, less 1, is the consumer's */
@@ -119,6 +122,7 @@ typedef struct hk_ring {
 
 #define HK_NEVER UINT64_MAX
 #define HK_HERE ((uint64_t)1 << 63)
+#define HK_UNREADABLE ((uint64_t)1 << 62)
 #define HK_FORGET_NS 1000000000u
 
 /* A communicator's block in the window: a ring for each rank. */
@@ -156,7 +160,8 @@ struct hk_producer {
     int self;   /* the pid of this process ... */
     int reader; /* ... and of the consumer, whose memory may be written; or HK_NO_MEMORY */
     hk_consumer *back; /* the channel from that rank, which knows its window */
-    uint32_t offered; /* the number of the last packet that it has offered to write, plus 1; 0: none yet */
+    uint32_t offered; /* the number of the last packet that it may be invited to write, plus 1; 0: none yet */
+    int tries;        /* a consumer could not read what was named: so try before another is */
     char *slots; /* the circle and the small slots, or NULL: not needed yet */
     uint32_t slots_bytes, slots_most; /* ... now, and when much has been sent: powers of two, at least 2 HK_SLOT_BYTES */
     hk_shared_slots *shared;
@@ -199,8 +204,10 @@ struct hk_consumer {
     uint32_t fetched; /* bytes of the packet that were fetched; the last of them lie in the stage */
     uint32_t staged;  /* ... and where in the packet the stage begins */
     int offered;      /* the open packet's flags HK_OFFERED, HK_RATHER */
+    int unreadable;   /* it cannot be read ... */
+    uint32_t asked;   /* ... so its bytes up to here are written into the stage, if not 0 */
     int invited;      /* the producer may write it, ... */
-    char *into;       /* ... here */
+    char *into;       /* ... here, where it belongs */
     uint32_t looks;   /* ... and has had so many looks' time to begin */
     const char *own;  /* this rank's window ... */
     size_t own_bytes; /* ... and the addresses kept for it */

@@ -49,7 +49,7 @@ static inline void hk_publish_named(hk_producer *p, uint64_t tag, uint64_t lengt
     } else {
         hk_publish_at(p, tag, length, (uint64_t)(uintptr_t)at, len | HK_FAR | flags);
     }
-    if (flags) p->offered = p->next;
+    p->offered = p->next;
     p->ref_until = p->next;
 }
 
@@ -59,8 +59,11 @@ static inline void hk_publish_inline(hk_producer *p, uint64_t tag, const void *s
     hk_publish(p, line, tag, (uint32_t)len);
 }
 
-/* Can another process read these bytes?  Not what a device has mapped (a driver's pinned memory), nor secret memory. */
+/* Can another process read these bytes?  Not what a device has mapped (a driver's pinned memory), nor secret memory.  To try
+ * costs more than all else that is done for a message, and nearly all can: so the consumer tries, and asks for what it
+ * cannot read (hk_ask).  From then on this side tries. */
 static inline int hk_can_be_read(const hk_producer *p, const char *at, size_t len) {
+    if (!p->tries && p->reader != HK_NO_MEMORY) return 1;
     char ends[2];
     struct iovec here = {ends, 2}, there[2] = {{(void *)(uintptr_t)at, 1}, {(void *)(uintptr_t)(at + len - 1), 1}};
     return process_vm_readv(p->self, &here, 1, there, 2, 0) == 2;
@@ -145,33 +148,6 @@ static inline char *hk_cut_slot(hk_producer *p, size_t len) {
     return p->slots + (from & (p->slots_bytes - 1));
 }
 
-static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src,
-                         size_t len) {
-    hk_producer *p = (hk_producer *)ch;
-    const uint64_t tag = call->tag;
-    (void)done;
-    p->took = call->took;
-    if (!hk_has_line(p)) return HK_AGAIN;
-    if (length <= HK_INLINE && len == length) {
-        hk_publish_inline(p, tag, src, len);
-        return (long)len;
-    }
-    if (hk_by_name(p, call->traffic, src, length, len)) {
-        if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
-        hk_publish_named(p, tag, length, (const char *)src, (uint32_t)len, hk_offers(p, call->traffic));
-        return (long)len;
-    }
-    if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
-    if (p->slots == NULL && !hk_take_slots(p, &p->slots, HK_SLOTS_BYTES(p->slots_bytes))) return HK_FAULT;
-    hk_grow_circle(p);
-    char *slot = hk_cut_slot(p, len);
-    if (slot == NULL) return HK_AGAIN;
-    hk_fill_slot(&p->fill, slot, call->keep, (const char *)src, len, p->cut > p->slots_bytes);
-    if (call->keep) *call->kept += len;
-    hk_publish_ref(p, tag, length, slot, (uint32_t)len);
-    return (long)len;
-}
-
 /* Write a share of the packet that the consumer invites to.  If the system does not let us, the consumer reads it. */
 static inline void hk_write_share(hk_producer *p) {
     hk_invitation *v = &p->ring->invitation;
@@ -181,9 +157,10 @@ static inline void hk_write_share(hk_producer *p) {
     /* The consumer could have changed this line; but it may read all of this process's memory anyway. */
     const hk_line *line = &p->ring->line[(left.packet - 1) % HK_LINES];
     const uint32_t len = hk_relaxed32(&line->len), bytes = len & ~(uint32_t)HK_FLAGS, all = hk_shares(bytes);
-    if (!(len & HK_OFFERED) || left.end > all) return;
+    if (!(len & (HK_OFFERED | HK_FAR)) || left.end > all) return;
     const uint64_t from = hk_relaxed64(&line->u.ref.where) + (len & HK_FAR ? 0 : (uint64_t)(uintptr_t)p->window);
-    const uint64_t to = hk_relaxed64(&v->where), here = to & ~HK_HERE;
+    const uint64_t where = hk_relaxed64(&v->where), to = where & ~HK_UNREADABLE, here = to & ~HK_HERE;
+    p->tries |= (where & HK_UNREADABLE) != 0;
     if ((to & HK_HERE) && (!p->back || !hk_window_holds(p->back, here, bytes))) return;
     uint32_t taken;
     do {
@@ -213,10 +190,48 @@ static inline void hk_write_share(hk_producer *p) {
     hk_ring_bell(p->peer_bell);
 }
 
+/* It waits for the consumer, which may wait for what it has asked for. */
+static inline long hk_wait_for_reader(hk_producer *p) {
+    if (p->offered && p->reader != HK_NO_MEMORY) hk_write_share(p);
+    return HK_AGAIN;
+}
+
+static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, uint64_t done, const void *src,
+                         size_t len) {
+    hk_producer *p = (hk_producer *)ch;
+    const uint64_t tag = call->tag;
+    (void)done;
+    p->took = call->took;
+    if (!hk_has_line(p)) return hk_wait_for_reader(p);
+    if (length <= HK_INLINE && len == length) {
+        hk_publish_inline(p, tag, src, len);
+        return (long)len;
+    }
+    if (hk_by_name(p, call->traffic, src, length, len)) {
+        if (len > HK_PACKET_MAX) len = HK_PACKET_MAX;
+        hk_publish_named(p, tag, length, (const char *)src, (uint32_t)len, hk_offers(p, call->traffic));
+        return (long)len;
+    }
+    if (len > HK_SLOT_BYTES) len = HK_SLOT_BYTES;
+    if (p->slots == NULL && !hk_take_slots(p, &p->slots, HK_SLOTS_BYTES(p->slots_bytes))) return HK_FAULT;
+    hk_grow_circle(p);
+    char *slot = hk_cut_slot(p, len);
+    if (slot == NULL) return hk_wait_for_reader(p);
+    hk_fill_slot(&p->fill, slot, call->keep, (const char *)src, len, p->cut > p->slots_bytes);
+    if (call->keep) *call->kept += len;
+    hk_publish_ref(p, tag, length, slot, (uint32_t)len);
+    return (long)len;
+}
+
 static int hk_ring_settled(hk_channel *ch, const hk_call *call) {
     hk_producer *p = (hk_producer *)ch;
-    if (p->offered && p->reader != HK_NO_MEMORY) hk_write_share(p);
+    hk_wait_for_reader(p);
     return hk_is_released(p, call->whole ? p->next : p->ref_until);
+}
+
+static inline long hk_wait_for_readers(hk_channel *const *chs, int n) {
+    for (int i = 0; i < n; i++) hk_wait_for_reader((hk_producer *)chs[i]);
+    return HK_AGAIN;
 }
 
 static inline int hk_shared_slot_is_free(hk_shared_slots *m, uint32_t s) {
@@ -233,7 +248,7 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call
     (void)done;
     for (int i = 0; i < n; i++) {
         ((hk_producer *)chs[i])->took = call->took;
-        if (!hk_has_line((hk_producer *)chs[i])) return HK_AGAIN;
+        if (!hk_has_line((hk_producer *)chs[i])) return hk_wait_for_readers(chs, n);
         by_name &= hk_by_name((hk_producer *)chs[i], call->traffic, src, length, len);
     }
     if (length <= HK_INLINE && len == length) {
@@ -254,7 +269,7 @@ static long hk_ring_multicast(hk_channel *const *chs, int n, const hk_call *call
     const int small = len <= HK_SMALL_BYTES && hk_shared_slot_is_free(m, s);
     if (!small) {
         s = HK_SMALL_SLOTS + m->next % (m->count - HK_SMALL_SLOTS);
-        if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;
+        if (!hk_shared_slot_is_free(m, s)) return hk_wait_for_readers(chs, n);
     }
     if (m->slot == NULL) {
         if (!hk_take_slots(first, &m->slot, (size_t)m->count * HK_SLOT_BYTES)) return HK_FAULT;

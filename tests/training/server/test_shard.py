@@ -43,7 +43,7 @@ def test_every_order_of_two_workers_and_a_death_at_every_step(who: Any) -> None:
 
 @pytest.mark.more
 def test_every_order_of_a_copy_that_dies_and_is_filled_anew() -> None:
-    """One worker: two have millions of orders with a third server, and `test_random_orders_with_deaths` draws from them."""
+    """One worker: two have millions of orders, of which `test_random_orders_with_deaths` draws some."""
     assert walk(SimulatedJob("bsp", workers=1, servers=3), (COPY_DIES,)) > 10000
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+
 import pytest
 
 from hocket.system.machine import maker
@@ -97,3 +100,45 @@ def test_closed_channels_give_their_stages_back() -> None:
 
 def test_the_maker_is_one_word() -> None:
     assert maker().split() in ([maker()], [])
+
+
+SECRET = """
+    import ctypes, mmap, os
+    import numpy as np
+    import hocket
+    comm = hocket.init(transport="shm")
+    libc, MEMFD_SECRET = ctypes.CDLL(None), 447
+    def secret(n, value):
+        fd = libc.syscall(MEMFD_SECRET, 0)
+        os.ftruncate(fd, 4 * n)
+        x = np.frombuffer(mmap.mmap(fd, 4 * n), np.float32)
+        os.close(fd)
+        x[:] = value
+        return x
+    for _ in range(3):
+        for n in (5000, 40_000, 150_000):
+            mine = np.arange(n, dtype=np.float32) % 1000
+            x, y = secret(n, mine + comm.rank), secret(2 * n, 0)
+            comm.allgather(x, out=y)
+            assert np.array_equal(y, np.concatenate([mine, mine + 1])), n
+            comm.alltoall(y, out=(z := secret(2 * n, 0)))
+            assert np.array_equal(z, np.tile(mine + comm.rank, 2)), n
+            assert np.array_equal(comm.broadcast(secret(n, x), root=1), mine + 1), n
+            comm.allreduce(x)
+            assert np.array_equal(x, 2 * mine + 1), n
+            half = n // 2 // 8 * 8
+            comm.send(x[:half], 1, tag=1) if comm.rank == 0 else comm.recv(z[:half], 0, tag=1)
+            comm.sendrecv(x, 1 - comm.rank, out=z[:n], source=1 - comm.rank)
+            assert np.array_equal(z[:n], x), n
+    print("right")
+    comm.close()
+"""
+
+
+def test_memory_that_nobody_else_can_read() -> None:
+    """The first such message is asked for, the others pass through slots."""
+    ctypes.set_errno(0)
+    ctypes.CDLL(None, use_errno=True).syscall(447, -1)  # memfd_secret, with flags that there are not
+    if ctypes.get_errno() == errno.ENOSYS:
+        pytest.skip("this kernel has no secret memory")
+    assert jobs.run(2, SECRET) == ["right\n"] * 2

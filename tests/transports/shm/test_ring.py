@@ -68,6 +68,7 @@ def test_memory_is_safe_from_honest_and_hostile_peers(compiler: str, tmp_path: P
 # With odd numbers nothing is read out of the producer's own memory.
 PAIR, MANY, SLOTS = ("pair", 2**32 - 300, 500), ("multicast", 2**32 - 200, 400), ("multicast", 2**32 - 201, 1500)
 FULL, FAR = ("pair", 2**32 - 301, 3000), ("pair", 2**32 - 300, 3000)
+SLOTS_FAR = ("multicast", 2**32 - 200, 4000)
 REST, SEQ = "line->tag = tag;\n    line->len = len;\n", "hk_store32(&line->seq, p->next);\n"
 RACES = [
     ("seq is not a release", "hk_store32(&line->seq, p->next)", "hk_loose_store(&line->seq, p->next)", PAIR),
@@ -75,7 +76,7 @@ RACES = [
     ("released is not a release", "hk_store32(&c->ring->released", "hk_loose_store(&c->ring->released", PAIR),
     ("released is not an acquire", "hk_load32(&p->ring->released)", "hk_relaxed32(&p->ring->released)", PAIR),
     ("seq before the rest", f"    {REST}    p->next++;\n    {SEQ}", f"    p->next++;\n    {SEQ}    {REST}", PAIR),
-    ("a line is always free", "if (!hk_has_line(p)) return HK_AGAIN;", "", PAIR),
+    ("a line is always free", "if (!hk_has_line(p)) return hk_wait_for_reader(p);", "", PAIR),
     ("one line too many", "return hk_is_released(p, p->next + 1 - HK_LINES);",
      "return hk_is_released(p, p->next - HK_LINES);", PAIR),
     ("a slot is always free", " || from + whole - p->given_back > p->slots_bytes", "", FULL),
@@ -85,8 +86,22 @@ RACES = [
     ("memory is given back at once", "return hk_is_released(p, call->whole ? p->next : p->ref_until);",
      "return 1 || call->whole;", PAIR),
     ("a part of a packet releases it", "if (c->taken < c->packet) return 0;", "c->taken = c->packet;", PAIR),
-    ("both take the same", "if (hk_swap64(&v->left, &word, hk_left_word(left)))", "if (1)", FAR),
-    ("a multicast slot is always free", "if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;", "", SLOTS),
+    ("both take the same", "if (!hk_swap64(&v->left, &word, hk_left_word(left))) continue;", "", FAR),
+    ("what cannot be read is not asked for", "return hk_is_unreadable(c, n) ? hk_ask(c) : (int)n;", "return (int)n;",
+     FAR),
+    ("what was asked for is there at once",
+     "if (left.begin != left.end || hk_load32(&v->written) != left.begin) return HK_AGAIN;", "", FAR),
+    ("what was taken and cannot be read is not given back", "left.end = (uint16_t)end;", "", FAR),
+    ("who waits for a line writes nothing", "if (!hk_has_line(p)) return hk_wait_for_reader(p);",
+     "if (!hk_has_line(p)) return HK_AGAIN;", FAR),
+    ("who waits for several lines writes nothing",
+     "if (!hk_has_line((hk_producer *)chs[i])) return hk_wait_for_readers(chs, n);",
+     "if (!hk_has_line((hk_producer *)chs[i])) return HK_AGAIN;", SLOTS_FAR),
+    ("who waits for a slot of several writes nothing",
+     "if (!hk_shared_slot_is_free(m, s)) return hk_wait_for_readers(chs, n);",
+     "if (!hk_shared_slot_is_free(m, s)) return HK_AGAIN;", SLOTS_FAR),
+    ("a multicast slot is always free", "if (!hk_shared_slot_is_free(m, s)) return hk_wait_for_readers(chs, n);", "",
+     SLOTS),
     ("a small multicast slot is always free", " && hk_shared_slot_is_free(m, s);", ";", SLOTS),
     ("only the first reader's slot counts", "for (int i = 0; i < m->readers[s]; i++)", "for (int i = 0; i < 1; i++)",
      SLOTS),
