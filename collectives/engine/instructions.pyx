@@ -27,7 +27,7 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
     cdef hk_channel* ch = way_out(e, r, x, x.peers[0])
     cdef hk_channel* several[MAX_WAYS]
     cdef const hk_channel_ops* ops = ch.ops
-    cdef int i, moved = BLOCKED
+    cdef int i, rc = DONE, moved = BLOCKED
     cdef long n
     cdef size_t left
     cdef char* at
@@ -64,14 +64,14 @@ cdef int send(Core* e, Run* r, Instr* x, State* s) noexcept nogil:
         if n >= BIG_BYTES and s.done < s.total:
             return moved
     if ops.settled != NULL:
-        for i in range(x.npeers):
+        for i in range(x.npeers):           # all of them: each may be asked to write what its peer cannot read
             n = ops.settled(way_out(e, r, x, x.peers[i]), &r.call)
             if n < 0:
                 r.culprit = x.peers[i]
                 return <int>n
             if n == 0:
-                return moved
-    return DONE
+                rc = moved
+    return rc
 
 
 cdef inline bint is_late(Run* r, int peer) noexcept nogil:

@@ -252,7 +252,7 @@ class Queue:
             return ()
         by_rule = read_from is not None and longest >= read_from
         ways = (WAYS_WHERE_SLOTS_ARE_SLOW if by_rule and rule.slots_are_slow else WAYS)[traffic]
-        if self.readable.checked:  # nobody writes into another's memory (transports/shm/checked.h)
+        if self.readable.checked:  # nobody writes into another's arrays (transports/shm/checked.h)
             ways = tuple(way for way in ways if way in ("slots", "reading"))
         rounds = -(-2 * self.readable.circle // longest) if ways[0] == "slots" else 1
         return (ways, rounds, "reading" if by_rule else "slots") if len(ways) > 1 else ()

@@ -254,6 +254,7 @@ cdef class RingChannels:
         self.closed = True
         for i in range(self.size):
             if self.consumers[i].ring != NULL:
+                hk_consumer_ops.forget(&self.consumers[i].base)     # what a peer writes into its stage
                 hk_store32(&self.consumers[i].ring.gone, 1)
         here = [i for i in range(self.size) if i != self.rank and self.windows[i] is not None]
         self.own.retire([<uintptr_t>&rings[i].gone for i in here], self.blocks)

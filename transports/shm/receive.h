@@ -87,7 +87,7 @@ static inline void hk_invite(hk_consumer *c, uint64_t where, uint32_t begin, uin
     const hk_left left = {c->next + 1, (uint16_t)begin, (uint16_t)end};
     __atomic_store_n(&v->where, c->unreadable ? where | HK_UNREADABLE : where, __ATOMIC_RELAXED);
     v->written = begin;
-    v->refused = 0;
+    __atomic_store_n(&v->refused, 0, __ATOMIC_RELAXED);
     hk_store64(&v->left, hk_left_word(left));
     hk_ring_bell(c->peer_bell);
 }
@@ -119,62 +119,23 @@ static inline long hk_read_shares(hk_consumer *c, uint32_t begin, uint32_t end) 
     return (long)(until - first);
 }
 
-/* Has the system refused to read that memory for the first time? */
+/* Is it the producer's memory that the system has refused to read?  It may be what the caller gave to read into. */
 static inline int hk_is_unreadable(hk_consumer *c, long rc) {
+    char byte;
+    struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)(c->remote + c->fetched), 1};
     if (rc != HK_FAULT || c->base.error != EFAULT || c->unreadable) return 0;
+    if (process_vm_readv(c->pid, &here, 1, &there, 1, 0) == 1 || errno != EFAULT) return 0;
     c->base.error = 0;
     c->unreadable = 1;
     return 1;
 }
 
-/* This side has taken shares up to `end` and cannot read them: all that it has not read is the producer's. */
-static inline long hk_give_back(hk_consumer *c, long rc, uint32_t end) {
-    hk_invitation *v = &c->ring->invitation;
-    if (!hk_is_unreadable(c, rc)) return rc;
-    c->fetched = c->staged = c->taken;
-    __atomic_store_n(&v->where, v->where | HK_UNREADABLE, __ATOMIC_RELAXED);
-    uint64_t word = hk_load64(&v->left);
-    hk_left left;
-    do {
-        left = hk_left_of(word);
-        left.end = (uint16_t)end;
-    } while (!hk_swap64(&v->left, &word, hk_left_word(left)));
-    hk_ring_bell(c->peer_bell);
-    return HK_AGAIN;
-}
-
-/* The bytes of this packet that have come since the last time, from the back those that were read here; or HK_AGAIN ... */
-static inline long hk_take_share(hk_consumer *c) {
-    hk_invitation *v = &c->ring->invitation;
-    const uint32_t all = hk_shares(c->packet), rather = (uint32_t)c->offered & HK_RATHER;
-    uint64_t word = hk_load64(&v->left);
-    for (;;) {
-        hk_left left = hk_left_of(word);
-        if (left.packet != c->next + 1 || left.begin > left.end || left.end > all) return hk_ring_fault(c);
-        const uint32_t refused = hk_load32(&v->refused);
-        if (left.begin == left.end && refused) {
-            if (refused > left.begin) return hk_ring_fault(c);
-            const long n = hk_read_shares(c, refused - 1, left.begin);
-            return n < 0 ? n : (long)(c->packet - c->taken);
-        }
-        if (left.begin == left.end)
-            return hk_load32(&v->written) == left.begin ? (long)(c->packet - c->taken) : HK_AGAIN;
-        if (c->unreadable && !refused) return HK_AGAIN;
-        if (rather && !refused && (left.begin || c->looks++ < HK_PATIENCE)) return HK_AGAIN;
-        uint32_t n = hk_share_of(all, 0);
-        if (n > (uint32_t)(left.end - left.begin)) n = left.end - left.begin;
-        left.end = (uint16_t)(left.end - n);
-        if (!hk_swap64(&v->left, &word, hk_left_word(left))) continue;
-        const long rc = hk_read_shares(c, left.end, left.end + n);
-        return rc < 0 ? hk_give_back(c, rc, left.end + n) : rc;
-    }
-}
-
-/* The open packet cannot be read: the producer writes what the stage holds of it, from the share on that comes next. */
-static inline int hk_ask(hk_consumer *c) {
-    const uint32_t begin = c->taken / HK_SHARE, all = hk_shares(c->packet), most = HK_STAGE / HK_SHARE;
+/* The open packet cannot be read: the producer writes what the stage holds of it, from the share on in which `at` lies. */
+static inline int hk_ask(hk_consumer *c, uint32_t at) {
+    const uint32_t begin = at / HK_SHARE, all = hk_shares(c->packet), most = HK_STAGE / HK_SHARE;
     const uint32_t end = begin + (all - begin < most ? all - begin : most);
     c->staged = begin * HK_SHARE;
+    c->fetched = at;
     c->asked = end < all ? end * HK_SHARE : c->packet;
     hk_invite(c, (uint64_t)(uintptr_t)c->stage - c->staged, begin, end);
     return HK_AGAIN;
@@ -196,16 +157,68 @@ static inline int hk_has_come(hk_consumer *c) {
     return 1;
 }
 
+/* The producer takes no more shares of the open packet.  It has taken those before `begin`. */
+static inline hk_left hk_close(hk_consumer *c) {
+    uint64_t *word = &c->ring->invitation.left, seen = hk_load64(word);
+    hk_left left;
+    do {
+        left = hk_left_of(seen);
+        left.end = left.begin;
+    } while (!hk_swap64(word, &seen, hk_left_word(left)));
+    return left;
+}
+
+/* A packet that both were to copy cannot be read: all of it comes through the stage.  The bytes that are still due, or ... */
+static inline long hk_take_by_stage(hk_consumer *c) {
+    hk_invitation *v = &c->ring->invitation;
+    if (!c->asked) {
+        const hk_left left = hk_close(c);
+        if (hk_load32(&v->written) != left.begin && !hk_load32(&v->refused)) return HK_AGAIN;
+        return hk_ask(c, 0);
+    }
+    const int rc = hk_has_come(c);
+    if (rc != 1) return rc;
+    hk_copy(c->into + c->staged, c->stage, c->fetched - c->staged);
+    return c->fetched < c->packet ? hk_ask(c, c->fetched) : (long)(c->packet - c->taken);
+}
+
+/* The bytes of this packet that have come since the last time, from the back those that were read here; or HK_AGAIN ... */
+static inline long hk_take_share(hk_consumer *c) {
+    hk_invitation *v = &c->ring->invitation;
+    const uint32_t all = hk_shares(c->packet), rather = (uint32_t)c->offered & HK_RATHER;
+    uint64_t word = hk_load64(&v->left);
+    if (c->unreadable) return hk_take_by_stage(c);
+    for (;;) {
+        hk_left left = hk_left_of(word);
+        if (left.packet != c->next + 1 || left.begin > left.end || left.end > all) return hk_ring_fault(c);
+        const uint32_t refused = hk_load32(&v->refused);
+        if (left.begin == left.end && refused) {
+            if (refused > left.begin) return hk_ring_fault(c);
+            const long n = hk_read_shares(c, refused - 1, left.begin);
+            if (n < 0) return hk_is_unreadable(c, n) ? HK_AGAIN : n;
+            return (long)(c->packet - c->taken);
+        }
+        if (left.begin == left.end)
+            return hk_load32(&v->written) == left.begin ? (long)(c->packet - c->taken) : HK_AGAIN;
+        if (rather && !refused && (left.begin || c->looks++ < HK_PATIENCE)) return HK_AGAIN;
+        uint32_t n = hk_share_of(all, 0);
+        if (n > (uint32_t)(left.end - left.begin)) n = left.end - left.begin;
+        left.end = (uint16_t)(left.end - n);
+        if (!hk_swap64(&v->left, &word, hk_left_word(left))) continue;
+        const long rc = hk_read_shares(c, left.end, left.end + n);
+        return hk_is_unreadable(c, rc) ? HK_AGAIN : rc;
+    }
+}
+
 /* Fetch as many of them as the stage holds; 1, or HK_AGAIN, HK_LOST, HK_FAULT. */
 static inline int hk_ring_stage(hk_consumer *c) {
     if (c->asked) return hk_has_come(c);
-    if (c->unreadable) return hk_ask(c);
+    if (c->unreadable) return hk_ask(c, c->taken);
     c->staged = c->fetched;
     while (c->fetched < c->packet && c->fetched < c->staged + HK_STAGE) {
         size_t left = c->packet - c->fetched, room = c->staged + HK_STAGE - c->fetched;
         long n = hk_ring_fetch(c, c->stage + (c->fetched - c->staged), left < room ? left : room);
-        if (n < 0 && c->fetched > c->staged) break; /* first what has come */
-        if (n < 0) return hk_is_unreadable(c, n) ? hk_ask(c) : (int)n;
+        if (n < 0) return hk_is_unreadable(c, n) ? hk_ask(c, c->taken) : (int)n;
     }
     return 1;
 }
@@ -218,14 +231,15 @@ static int hk_ring_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t 
         int rc = hk_ring_open(c);
         if (rc != 1) return rc;
     }
-    if (c->remote && want && !c->invited && c->taken == c->fetched && c->fetched < c->packet) {
+    if (c->remote && want && !c->invited && c->fetched - c->taken < want && c->fetched < c->packet) {
+        if (!c->asked) c->fetched = c->taken; /* with the rest of an element that the stage ends in */
         int rc = hk_ring_stage(c);
         if (rc != 1) return rc;
     }
     v->tag = c->tag;
     v->length = c->length;
     v->data = c->data + (c->taken - c->staged);
-    v->avail = (c->remote ? c->fetched : c->packet) - c->taken;
+    v->avail = c->remote == 0 ? c->packet - c->taken : c->invited ? 0 : c->fetched - c->taken;
     v->took = c->took;
     return 1;
 }
@@ -260,12 +274,7 @@ static void hk_ring_forget(hk_channel *ch) {
     hk_consumer *c = (hk_consumer *)ch;
     hk_invitation *v = &c->ring->invitation;
     if (c->data == NULL || !(c->invited || c->asked)) return;
-    uint64_t word = hk_load64(&v->left);
-    hk_left left;
-    do {
-        left = hk_left_of(word);
-        left.end = left.begin;
-    } while (!hk_swap64(&v->left, &word, hk_left_word(left)));
+    const hk_left left = hk_close(c);
     char byte;
     struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)c->remote, 1};
     for (const uint64_t began = hk_now(); hk_load32(&v->written) != left.begin && !hk_load32(&v->refused);) {
@@ -309,7 +318,7 @@ static long hk_ring_recv(hk_channel *ch, const hk_call *call, void *dst, size_t 
         size_t left = c->packet - c->taken;
         if (left > len) left = len;
         n = hk_ring_fetch(c, dst, left < HK_FAR_AT_ONCE ? left : HK_FAR_AT_ONCE);
-        if (n < 0) return hk_is_unreadable(c, n) ? hk_ask(c) : n;
+        if (n < 0) return hk_is_unreadable(c, n) ? hk_ask(c, c->taken) : n;
         c->staged = c->fetched;
     } else {
         size_t left = (c->remote ? c->fetched : c->packet) - c->taken;

@@ -24,7 +24,9 @@
  * (process_vm_writev): the invitation says where, and what nobody has taken yet.  The producer takes from the front, the
  * consumer from the back, a share at a time.  Who is late, or is not there, leaves all to the other one.
  * Memory that the system lets nobody else read (a device's, secret memory) is found out by the consumer, which asks for
- * that packet by an invitation, whatever was offered; from then on the producer tries before it names any.
+ * that packet by an invitation into its stage, a stage's worth at a time, whatever was offered.  From then on the producer
+ * tries the ends of what it sends to that consumer before it names it.  The producer looks for invitations whenever it
+ * waits, so a call must go on with all that it has sent until it is settled.
  *
  * The peer may scribble on the window: indices are masked, offsets and lengths are checked against the window on
  * every read, and read once.  Model-checked by ThreadSanitizer: tests/transports/shm/ring_stress.c. */
@@ -84,8 +86,8 @@ typedef struct hk_line {
 
 /* What a consumer invites its producer to: to write the bytes of a packet.  They are counted in HK_SHARE. */
 typedef struct hk_invitation {
-    uint64_t where;   /* the packet's place in the consumer's memory, or HK_HERE and in its window; and HK_UNREADABLE: the
-                       * producer is asked, as the consumer cannot read it; which writes this ... */
+    uint64_t where;   /* the packet's place in the consumer's memory, or HK_HERE and in its window; or HK_UNREADABLE, as it
+                       * cannot read: where in the stage share `begin` belongs, less what lies before it.  It writes this ... */
     uint64_t left;    /* ... and then what nobody has taken yet (hk_left); both change it */
     uint32_t written; /* by the producer: so many are there, from the front ... */
     uint32_t refused; /* ... or the system did not let it: all that it has taken from this one on, less 1, is the consumer's */
@@ -160,7 +162,6 @@ struct hk_producer {
     int self;   /* the pid of this process ... */
     int reader; /* ... and of the consumer, whose memory may be written; or HK_NO_MEMORY */
     hk_consumer *back; /* the channel from that rank, which knows its window */
-    uint32_t offered; /* the number of the last packet that it may be invited to write, plus 1; 0: none yet */
     int tries;        /* a consumer could not read what was named: so try before another is */
     char *slots; /* the circle and the small slots, or NULL: not needed yet */
     uint32_t slots_bytes, slots_most; /* ... now, and when much has been sent: powers of two, at least 2 HK_SLOT_BYTES */
@@ -206,7 +207,7 @@ struct hk_consumer {
     int offered;      /* the open packet's flags HK_OFFERED, HK_RATHER */
     int unreadable;   /* it cannot be read ... */
     uint32_t asked;   /* ... so its bytes up to here are written into the stage, if not 0 */
-    int invited;      /* the producer may write it, ... */
+    int invited;      /* both copy it, ... */
     char *into;       /* ... here, where it belongs */
     uint32_t looks;   /* ... and has had so many looks' time to begin */
     const char *own;  /* this rank's window ... */

@@ -49,7 +49,6 @@ static inline void hk_publish_named(hk_producer *p, uint64_t tag, uint64_t lengt
     } else {
         hk_publish_at(p, tag, length, (uint64_t)(uintptr_t)at, len | HK_FAR | flags);
     }
-    p->offered = p->next;
     p->ref_until = p->next;
 }
 
@@ -153,34 +152,35 @@ static inline void hk_write_share(hk_producer *p) {
     hk_invitation *v = &p->ring->invitation;
     uint64_t word = hk_load64(&v->left);
     hk_left left = hk_left_of(word);
-    if (p->offered - left.packet >= HK_LINES) return; /* none of those that are under way */
+    if (left.begin >= left.end || hk_is_released(p, left.packet) || hk_relaxed32(&v->refused)) return;
     /* The consumer could have changed this line; but it may read all of this process's memory anyway. */
     const hk_line *line = &p->ring->line[(left.packet - 1) % HK_LINES];
     const uint32_t len = hk_relaxed32(&line->len), bytes = len & ~(uint32_t)HK_FLAGS, all = hk_shares(bytes);
-    if (!(len & (HK_OFFERED | HK_FAR)) || left.end > all) return;
+    if (!(len & (HK_OFFERED | HK_FAR))) return;
     const uint64_t from = hk_relaxed64(&line->u.ref.where) + (len & HK_FAR ? 0 : (uint64_t)(uintptr_t)p->window);
-    const uint64_t where = hk_relaxed64(&v->where), to = where & ~HK_UNREADABLE, here = to & ~HK_HERE;
-    p->tries |= (where & HK_UNREADABLE) != 0;
-    if ((to & HK_HERE) && (!p->back || !hk_window_holds(p->back, here, bytes))) return;
     uint32_t taken;
     do {
         left = hk_left_of(word);
-        if (left.begin >= left.end) return;
+        if (left.begin >= left.end || left.end > all) return;
         taken = hk_share_of(all, len & HK_RATHER);
         if (taken > (uint32_t)(left.end - left.begin)) taken = left.end - left.begin;
     } while (!hk_swap64(&v->left, &word, word + taken) && hk_left_of(word).packet == left.packet);
     if (hk_left_of(word).packet != left.packet) return;
+    /* Where to is known by now alone: a packet is asked for anew, with the same word, if its reader could not read it. */
+    const uint64_t where = hk_relaxed64(&v->where), to = where & ~HK_UNREADABLE, here = to & ~HK_HERE;
+    p->tries |= (where & HK_UNREADABLE) != 0;
     size_t at = (size_t)left.begin * HK_SHARE, end = at + (size_t)taken * HK_SHARE;
     if (end > bytes) end = bytes;
-    if (to & HK_HERE) {
+    if ((to & HK_HERE) && p->back && hk_window_holds(p->back, here, bytes)) {
         hk_copy_of((char *)p->back->window + here + at, (const char *)(uintptr_t)from + at, end - at, bytes);
         at = end;
     }
+    const int may = p->reader != HK_NO_MEMORY && !(to & HK_HERE);
     while (at < end) {
         struct iovec mine = {(void *)(uintptr_t)(from + at), end - at}, there = {(void *)(uintptr_t)(to + at), end - at};
-        const long n = process_vm_writev(p->reader, &mine, 1, &there, 1, 0);
+        const long n = may ? process_vm_writev(p->reader, &mine, 1, &there, 1, 0) : -1;
         if (n <= 0) {
-            p->reader = HK_NO_MEMORY;
+            if (may && errno != EFAULT) p->reader = HK_NO_MEMORY; /* not this memory alone */
             hk_store32(&v->refused, left.begin + 1u);
             break;
         }
@@ -192,7 +192,7 @@ static inline void hk_write_share(hk_producer *p) {
 
 /* It waits for the consumer, which may wait for what it has asked for. */
 static inline long hk_wait_for_reader(hk_producer *p) {
-    if (p->offered && p->reader != HK_NO_MEMORY) hk_write_share(p);
+    hk_write_share(p);
     return HK_AGAIN;
 }
 
@@ -225,8 +225,9 @@ static long hk_ring_send(hk_channel *ch, const hk_call *call, uint64_t length, u
 
 static int hk_ring_settled(hk_channel *ch, const hk_call *call) {
     hk_producer *p = (hk_producer *)ch;
-    hk_wait_for_reader(p);
-    return hk_is_released(p, call->whole ? p->next : p->ref_until);
+    if (hk_is_released(p, call->whole ? p->next : p->ref_until)) return 1;
+    hk_write_share(p);
+    return 0;
 }
 
 static inline long hk_wait_for_readers(hk_channel *const *chs, int n) {
