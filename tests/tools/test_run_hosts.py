@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hocket.system.namespaces.hosts import PREFIX, ip, refusal
-from support.launcher import RUN
+from support.launcher import RUN, alive
 
 WHY_NOT = refusal("20mbit")
 here = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -65,7 +65,7 @@ def test_nothing_is_left(how: str, run: Any) -> None:
         os.kill(pids[1], signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode == {"interrupted": 130, "a rank is killed": 137, "it fails": 3}[how]
-    assert left(process.pid) == [] and not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert left(process.pid) == [] and not any(map(alive, pids))
 
 
 @here
@@ -75,7 +75,7 @@ def test_a_killed_launcher_leaves_no_process_and_the_next_one_removes_its_hosts(
     process.kill()
     process.wait()
     deadline = time.monotonic() + 60
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+    while any(map(alive, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     other = run.start(2, "", "--hosts", "2")

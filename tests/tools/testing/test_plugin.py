@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
+from support.launcher import alive
+
 CASES = Path(__file__).with_name("cases.py")
 WELL = {
     "test_passes", "test_with_parameters[1]", "test_with_parameters[300000]", "test_without_ranks", "test_size",
@@ -255,7 +257,7 @@ def test_ranks_end_with_a_pytest_that_is_killed(tmp_path: Path) -> None:
         pids = {pid for file in files for pid in file.read_text().split()}
         pytest_process.send_signal(signal.SIGKILL)
     assert len(pids) == 3
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+    while any(map(alive, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
