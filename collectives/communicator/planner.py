@@ -118,8 +118,7 @@ class Planner:
             _applied(how.before, taken=given), _applied(how.after, made=given), call.in_place and given is None, far,
             _numbers(algorithm, call, self.rank, self.size), added,
         )  # fmt: skip
-        from_copy = early and queue.gathers_from_copy(longest)
-        wires = Wires(queue.eager, queue.engine.multicasts, join=segment == 0, early=early, from_copy=from_copy)
+        wires = Wires(queue.eager, queue.engine.multicasts, join=segment == 0, early=early)
         if packing is not None:
             multicasts = BARE.multicasts if added is None else wires.multicasts
             wires = Wires(max(0, queue.eager - PACKED_MORE), multicasts, join=segment == 0)

@@ -56,9 +56,6 @@ beside each slot, and what lies in one is there for all (AMD; docs/performance.m
 EARLY_BELOW = 4 << 20
 """Bytes of a block from which on a rank's own part of an allgather is copied while it waits, though others are read: no
 cache has so much."""
-FROM_COPY = 2 << 20
-"""Bytes of a block from which on it is read where its rank has copied it: NumPy's result of two such blocks lies in
-large pages, which the system reads faster, and a block of less than 4 MiB in small ones (docs/performance.md)."""
 LONG_CHUNK = 16 << 20
 """Bytes of a pipelined chunk between hosts with long links: each chunk waits once for the latency, which is 50 ms on
 docs/long-links.md's, while 1 Gbit/s carries 6 MB."""
@@ -270,10 +267,6 @@ class Queue:
             return False
         rule = Reads(*self.readable.rule)
         return rule.slots_are_slow and rule.moved is not None and rule.moved <= longest < EARLY_BELOW
-
-    def gathers_from_copy(self, longest: int) -> bool:
-        """Is an own part that was copied early read by the others where it was copied?"""
-        return longest >= FROM_COPY
 
     def of_message(self, nbytes: int, receives: bool) -> tuple[str, Weighs]:
         """The traffic of a message of so many bytes, and the ways that are tried.

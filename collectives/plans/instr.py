@@ -113,8 +113,6 @@ class Wires(NamedTuple):
     """May neighbouring chunks become one piece?  Not in segments: there both sides must cut at the same places."""
     early: bool = False
     """Does a rank copy its own part before it looks at what comes?"""
-    from_copy: bool = False
-    """... and send what it has copied, if it has all that it sends from the beginning?"""
 
 
 class Elements(NamedTuple):

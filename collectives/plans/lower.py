@@ -78,7 +78,7 @@ class _Lowering:
     ) -> None:  # fmt: skip
         self.rank, self.layout, self.eager, self.multicasts = rank, layout, wires.eager, wires.multicasts
         self.join = wires.join and layout.held is None  # the last block of a chunk may be short
-        self.early, self.from_copy = wires.early, wires.from_copy
+        self.early = wires.early
         decodes = elements.after is not None and elements.after.made is not None
         self.encoded = decodes and elements.far is None and elements.added is None
         self.numbers = elements.numbers
@@ -126,10 +126,6 @@ class _Lowering:
         if any(piece[0] == OUT for instr in steps[-1] if instr.kind == "send" for piece in instr.src or ()):
             return False
         own = copies[0] if len(copies) == 1 else None
-        if own and self.from_copy and len(steps) == 1:
-            last = [instr._replace(src=own.dst) if instr.src == own.src else instr for instr in steps[0]]
-            steps[:] = [[own], last]
-            return True
         last = [instr._replace(kept=own.dst) if own and instr.src == own.src else instr for instr in steps[-1]]
         steps[-1] = last + [instr._replace(after_sends=True, early=self.early) for instr in copies]
         if self.early:

@@ -74,7 +74,6 @@ FORCED = """
     Queue.weighs = lambda self, traffic, longest: (({way!r},), 1, {way!r}) if longest > 1 << 14 else ()
     Queue.gathers_by_slots = lambda self, longest: False
     Queue.gathers_early = lambda self, longest: longest % 8 == 0        # of every other length
-    Queue.gathers_from_copy = lambda self, longest: longest > 1 << 20
     comm = hocket.init(transport="shm")
     p, me = comm.size, comm.rank
     other, before = (me + 1) % p, (me - 1) % p
@@ -197,7 +196,6 @@ SLOW = """
     ways = {"moved": ("reading", "both cores"), "reduced": ("reading", "writing"), "one way": ("slots", "both cores")}
     assert {traffic: comm.membership.main.weighs(traffic, 1 << 21)[0] for traffic in ways} == ways
     assert [comm.membership.main.gathers_early(n) for n in (16384, 16385, (1 << 22) - 1, 1 << 22)] == [0, 1, 1, 0]
-    assert [comm.membership.main.gathers_from_copy(n) for n in ((1 << 21) - 1, 1 << 21)] == [0, 1]
     def told(call, times):
         before = [each.value for each in counts]
         for step in range(times):
@@ -240,15 +238,6 @@ def test_an_own_part_is_copied_while_others_are_awaited_or_before(early: bool, w
     (step,) = lower(get("allgather", "direct"), 1, 3, 0, layout, Wires(early=early)).steps
     assert " ".join(dict.fromkeys(instr.kind for instr in step)) == wanted
     assert [instr.early for instr in step if instr.kind == "copy"] == [early]
-
-
-def test_long_parts_are_read_where_they_were_copied() -> None:
-    layout = ChunkLayout([8] * 3, lambda chunk: (IN, 0), lambda chunk: (OUT, 8 * chunk))
-    wires = Wires(early=True, from_copy=True)
-    (copy,), exchange = lower(get("allgather", "direct"), 1, 3, 0, layout, wires).steps
-    assert (copy.kind, copy.src, copy.dst) == ("copy", [(IN, 0, 8)], [(OUT, 8, 8)])
-    sent = [instr.src for instr in exchange if instr.kind == "send"]
-    assert sent and all(src == copy.dst for src in sent) and "copy" not in [instr.kind for instr in exchange]
 
 
 GATHERED = """
