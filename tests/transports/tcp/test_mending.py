@@ -10,7 +10,7 @@ from hocket.transports.tcp.mending import AGAIN, Mender
 
 
 class Streams:
-    """As a dropped communicator's: it is forgotten by its own end."""
+    """They are forgotten by their own end, like a dropped communicator's."""
 
     def __init__(self, mender: Mender, key: Any) -> None:
         self.mender, self.key = mender, key
