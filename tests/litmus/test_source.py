@@ -44,7 +44,7 @@ ALONE = {
     ("collectives/waiting/progress.pyx", "follow"): LOCKED,
     ("collectives/waiting/progress.pyx", "waiting"): "a number of threads, looked at for whether to nap",
     ("collectives/waiting/queued.pyx", "cancel"): A_FLAG,
-    ("transports/shm/receive.h", "hk_close"): "who has taken what; no data is looked at behind it",
+    ("transports/shm/receive.h", "hk_withdraw"): "who has taken what; no data is looked at behind it",
     ("transports/shm/receive.h", "hk_has_come"): "of which packet the word is; and that nothing was written",
     ("transports/shm/receive.h", "hk_ring_forget"): "that the producer writes no more; no data is looked at behind it",
     ("transports/shm/receive.h", "hk_invite"): "that nothing was refused yet; whoever refuses has seen the word",

@@ -157,8 +157,8 @@ static inline int hk_has_come(hk_consumer *c) {
     return 1;
 }
 
-/* The producer takes no more shares of the open packet.  It has taken those before `begin`. */
-static inline hk_left hk_close(hk_consumer *c) {
+/* Withdraw the invitation: the producer takes no more shares of the open packet.  It has taken those before `begin`. */
+static inline hk_left hk_withdraw(hk_consumer *c) {
     uint64_t *word = &c->ring->invitation.left, seen = hk_load64(word);
     hk_left left;
     do {
@@ -172,7 +172,7 @@ static inline hk_left hk_close(hk_consumer *c) {
 static inline long hk_take_by_stage(hk_consumer *c) {
     hk_invitation *v = &c->ring->invitation;
     if (!c->asked) {
-        const hk_left left = hk_close(c);
+        const hk_left left = hk_withdraw(c);
         if (hk_load32(&v->written) != left.begin && !hk_load32(&v->refused)) return HK_AGAIN;
         return hk_ask(c, 0);
     }
@@ -186,8 +186,8 @@ static inline long hk_take_by_stage(hk_consumer *c) {
 static inline long hk_take_share(hk_consumer *c) {
     hk_invitation *v = &c->ring->invitation;
     const uint32_t all = hk_shares(c->packet), rather = (uint32_t)c->offered & HK_RATHER;
-    uint64_t word = hk_load64(&v->left);
     if (c->unreadable) return hk_take_by_stage(c);
+    uint64_t word = hk_load64(&v->left);
     for (;;) {
         hk_left left = hk_left_of(word);
         if (left.packet != c->next + 1 || left.begin > left.end || left.end > all) return hk_ring_fault(c);
@@ -226,13 +226,14 @@ static inline int hk_ring_stage(hk_consumer *c) {
 static int hk_ring_peek(hk_channel *ch, const hk_call *call, hk_view *v, size_t want) {
     hk_consumer *c = (hk_consumer *)ch;
     (void)call;
-    /* Of what lies here `want` is always there: a packet is contiguous, and cut at multiples of the largest element. */
+    /* Of what lies here `want` is always there, or fetched again with what follows: a packet is contiguous, and cut at
+     * multiples of the largest element. */
     if (c->data == NULL) {
         int rc = hk_ring_open(c);
         if (rc != 1) return rc;
     }
     if (c->remote && want && !c->invited && c->fetched - c->taken < want && c->fetched < c->packet) {
-        if (!c->asked) c->fetched = c->taken; /* with the rest of an element that the stage ends in */
+        if (!c->asked) c->fetched = c->taken;
         int rc = hk_ring_stage(c);
         if (rc != 1) return rc;
     }
@@ -274,7 +275,7 @@ static void hk_ring_forget(hk_channel *ch) {
     hk_consumer *c = (hk_consumer *)ch;
     hk_invitation *v = &c->ring->invitation;
     if (c->data == NULL || !(c->invited || c->asked)) return;
-    const hk_left left = hk_close(c);
+    const hk_left left = hk_withdraw(c);
     char byte;
     struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)c->remote, 1};
     for (const uint64_t began = hk_now(); hk_load32(&v->written) != left.begin && !hk_load32(&v->refused);) {

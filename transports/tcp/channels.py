@@ -46,6 +46,10 @@ class TcpChannels(DialledChannels):
         super().close()
 
     def __del__(self) -> None:
-        """Close a communicator that was dropped: what was sent still arrives, as the system delivers it."""
+        """Close a communicator that was dropped: what was sent still arrives, as the system delivers it.
+
+        A collection may begin in the middle of what holds a lock that `close` takes, so the reactor does it.
+        """
         if hasattr(self, "opened"):
-            self.close()
+            reactor = self.transport.context.reactor
+            self.close() if reactor.dead else reactor.soon(self.close)
