@@ -46,10 +46,6 @@ class TcpChannels(DialledChannels):
         super().close()
 
     def __del__(self) -> None:
-        """Close a communicator that was dropped: what was sent still arrives, as the system delivers it.
-
-        A collection may begin in the middle of what holds a lock that `close` takes, so the reactor does it.
-        """
+        """Close a communicator that was dropped: what was sent still arrives, as the system delivers it."""
         if hasattr(self, "opened"):
-            reactor = self.transport.context.reactor
-            self.close() if reactor.dead else reactor.soon(self.close)
+            self.close()

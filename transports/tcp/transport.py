@@ -63,7 +63,7 @@ class TcpTransport:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._lock = threading.RLock()  # without a reactor, dropped channels close themselves, also where it is held
+        self._lock = threading.RLock()  # dropped channels close themselves, also in the middle of what holds it
         self._closed = False
         self._arrived: dict[tuple[int, str], tuple[Any, socket.socket]] = {}
         """Streams, as their channels take them: sockets, or Tls; and their sockets."""

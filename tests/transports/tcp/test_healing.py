@@ -8,11 +8,8 @@ import re
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +19,6 @@ from hocket.control.handshake import Connection
 from hocket.errors import TransportError
 from hocket.tools import report
 from hocket.transports.tcp import answers
-from hocket.transports.tcp.channels import TcpChannels
 from hocket.transports.tcp.healing import HealingStreams
 from support import jobs, ports, storms, worlds
 from support.cases import more
@@ -353,18 +349,3 @@ def test_who_alters_or_swaps_the_answers_of_new_connections_moves_nothing() -> N
     """One answer in three is altered, one is an old one again: each link goes on where it was."""
     outs = jobs.run(2, BETWEEN, 90, PYTHONPATH=worlds.PATH, HOCKET_LOST_AFTER=storms.LIMIT)
     assert sum(int(out.split()[1]) for out in outs) >= 10, outs
-
-
-def test_a_dropped_communicator_is_closed_by_the_reactor_wherever_it_is_collected() -> None:
-    """A collection may begin where the locks are held that closing takes."""
-    asked: list[Any] = []
-    forgotten: list[str] = []
-    reactor = SimpleNamespace(dead=False, soon=asked.append)
-    transport: Any = SimpleNamespace(
-        context=SimpleNamespace(reactor=reactor), unclosed=weakref.WeakSet(),
-        forget=lambda channels: forgotten.append(channels.name),
-    )  # fmt: skip
-    TcpChannels(transport, "a", [0, 1])
-    assert forgotten == [] and len(asked) == 1
-    asked.pop()()
-    assert forgotten == ["a"]
