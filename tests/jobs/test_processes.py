@@ -63,16 +63,25 @@ def test_multiprocessing(method: str, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ a fork of a rank
 
 FORKS = """
-import os, signal, time, traceback
+import gc, os, signal, time, traceback
 import numpy as np
 import hocket
 
 comm = hocket.init(transport={transport!r})
 assert comm.allreduce(np.ones(3))[0] == comm.size
 comm.allreduce(np.ones(3), async_op=True).wait()
-twin = comm.dup()
+twin, dropped = comm.dup(), comm.dup()
+
+def passes(on, value):
+    if comm.rank == 0:
+        on.send(np.full(64, value), 1)
+    elif comm.rank == 1:
+        got = np.empty(64)
+        on.recv(got, 0, timeout=10)
+        assert (got == value).all(), got
 
 def in_the_fork():
+    global dropped
     for name, call in dict(
         allreduce=lambda: comm.allreduce(np.ones(3)), default=lambda: hocket.barrier(), twin=lambda: twin.barrier(),
         send=lambda: comm.send(np.ones(3), 0), split=lambda: comm.split(0), empty=lambda: hocket.empty(3),
@@ -84,6 +93,8 @@ def in_the_fork():
             assert "fork" in str(error) and "spawn" in str(error), error
         else:
             raise AssertionError(name + " was not refused")
+    dropped = None
+    gc.collect()
     twin.close()
     comm.close()
 
@@ -99,7 +110,19 @@ def fork(seconds):
         os._exit(0)
     return child
 
+passes(dropped, 1.0)
+comm.barrier()
 assert os.waitpid(fork(0), 0)[1] == 0, "the fork failed"
+comm.barrier()
+if comm.rank == 0:
+    passes(dropped, 7.0)
+    dropped = None
+    gc.collect()
+for value in range(4):  # in memory that rank 0 would have taken back
+    passes(comm.dup(), float(value))
+comm.barrier()
+if comm.rank == 1:
+    passes(dropped, 7.0)
 stays = fork(60)
 try:
     for i in range(100):

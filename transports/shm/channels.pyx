@@ -17,6 +17,7 @@ cdef extern from "system/atomics.h" nogil:
 
 cdef extern from "unistd.h" nogil:
     enum: _SC_LEVEL2_CACHE_SIZE
+    int getpid()
     long sysconf(int)
 
 cdef extern from "transports/shm/ring.h" nogil:
@@ -137,6 +138,7 @@ cdef class RingChannels:
     cdef readonly list blocks   # (offset, bytes, the NUMA node of who reads it) of its window that it has
     cdef bytes full         # why it could have no more, once that was so
     cdef bint closed
+    cdef int pid            # whose they are: a fork of it gives nothing back
     cdef readonly uint32_t circle       # bytes that the slots of one ring go round in
     cdef uint64_t far_moved, far_reduced
     cdef tuple tried
@@ -145,7 +147,7 @@ cdef class RingChannels:
         cdef int i
         self.rank, self.size, self.windows, self.checked = rank, len(windows), windows, checked
         self.pids = pids or [NO_MEMORY] * self.size
-        self.own = windows[rank]
+        self.own, self.pid = windows[rank], getpid()
         self.circle = circle(L2, sum(window is not None for window in windows) - 1)
         self.usual = READS.get(maker(), READS[""])
         self.read_from(*self.usual[0])
@@ -249,7 +251,7 @@ cdef class RingChannels:
         """Read nothing any more, and give the memory back when no peer does either: what it was sent is still there."""
         cdef int i
         cdef hk_ring* rings = <hk_ring*>(self.own.base + self.offset)
-        if self.closed:
+        if self.closed or getpid() != self.pid:
             return
         self.closed = True
         for i in range(self.size):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,29 @@ if TYPE_CHECKING:
 Streams = SocketStreams | TlsStreams | StreamGroup
 
 
+class Held:
+    """The streams of one communicator, which the transport holds until they are closed.
+
+    A collection closes the sockets of what it finds, in any order, and others get their numbers.  Streams that said
+    their last words then would say them to those.  So none finds these: the reactor closes what was dropped.
+    """
+
+    def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
+        self.name, self.members = name, members
+        self.streams: list[Streams] = []
+        self.opened: set[int] = set()
+        """Members, by world rank."""
+        self._transport = transport
+        transport.held.add(self)
+
+    def close(self) -> None:
+        """Close them; what was sent still arrives, as the system delivers it.  May come twice."""
+        self._transport.forget(self)
+        for streams in self.streams:  # which stay: an engine may still know them
+            streams.close()
+        self._transport.held.discard(self)
+
+
 class TcpChannels(DialledChannels):
     """The streams of one communicator."""
 
@@ -23,16 +47,17 @@ class TcpChannels(DialledChannels):
     """The priority of the communicator's lane."""
 
     def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
-        super().__init__(transport, name, members)
+        super().__init__(name, members)
         self.transport = transport
-        self.streams: list[Streams] = []
-        self.opened: set[int] = set()
-        """Members, by world rank."""
+        self.held = Held(transport, name, members)
+        # A collection may begin where any lock is held, and in a forked child, where the reactor is dead.
+        self._dropped = weakref.finalize(self, transport.context.reactor.soon, self.held.close)
+        self._dropped.atexit = False
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
         streams = self.transport.open(self.members[peer], self.name, self.look, self.priority)
-        self.opened.add(self.members[peer])
-        self.streams.append(streams)
+        self.held.opened.add(self.members[peer])
+        self.held.streams.append(streams)
         return streams.send, streams.recv
 
     def unopened(self) -> list[int]:
@@ -40,12 +65,5 @@ class TcpChannels(DialledChannels):
         return self.transport.arrived(self)
 
     def close(self) -> None:
-        self.transport.forget(self)
-        for streams in self.streams:  # which stay: an engine may still know them
-            streams.close()
-        super().close()
-
-    def __del__(self) -> None:
-        """Close a communicator that was dropped: what was sent still arrives, as the system delivers it."""
-        if hasattr(self, "opened"):
-            self.close()
+        self._dropped.detach()
+        self.held.close()

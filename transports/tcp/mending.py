@@ -68,7 +68,7 @@ class Mender:
         self._busy: set[tuple[Key, str]] = set()
         self._watched: dict[int, Key] = {}
         self._lingering: set[Any] = set()
-        self._lock = threading.RLock()  # garbage that is collected under it, a dropped communicator, calls `forget`
+        self._lock = threading.Lock()
         self._closed = self._looking = False
         ear, self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ear = os.fdopen(ear, "rb", buffering=0)
@@ -164,9 +164,7 @@ class Mender:
 
     def _all(self) -> list[tuple[Key, HealingStreams]]:
         with self._lock:
-            while True:
-                with contextlib.suppress(RuntimeError):  # `forget` has changed it meanwhile
-                    return list(self._live.items())
+            return list(self._live.items())
 
     def watch(self, key: Key, streams: HealingStreams) -> None:
         """Notice the end of our connection."""

@@ -14,7 +14,6 @@ import logging
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from hocket.system.machine import seen_here, wish
 from hocket.system.queueing import queueing
 from hocket.system.tls import Tls
 from hocket.transports.base import Context
-from hocket.transports.tcp.channels import Streams, TcpChannels
+from hocket.transports.tcp.channels import Held, Streams, TcpChannels
 from hocket.transports.tcp.long import congestion
 from hocket.transports.tcp.long.groups import LETTERS, Groups, StreamGroup, key_of, lead_of
 from hocket.transports.tcp.long.paths import Paths
@@ -63,7 +62,7 @@ class TcpTransport:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._lock = threading.RLock()  # dropped channels close themselves, also in the middle of what holds it
+        self._lock = threading.RLock()  # mending.py holds it and calls `takes`
         self._closed = False
         self._arrived: dict[tuple[int, str], tuple[Any, socket.socket]] = {}
         """Streams, as their channels take them: sockets, or Tls; and their sockets."""
@@ -86,7 +85,7 @@ class TcpTransport:
         self._controls: dict[int, str] = {}
         self._over: dict[tuple[int, str], None] = {}
         """First streams of healing channels that have been closed: further ones may still come."""
-        self.unclosed: weakref.WeakSet[TcpChannels] = weakref.WeakSet()
+        self.held: set[Held] = set()
         self._priorities: dict[tuple[int, str], int] = {}
         """The streams that are open, or are being opened."""
 
@@ -337,11 +336,11 @@ class TcpTransport:
             purpose = self.purpose + channels.name
             return [i for i, rank in enumerate(channels.members) if (rank, purpose) in self._arrived]
 
-    def forget(self, channels: TcpChannels) -> None:
-        """Nobody waits for their streams any more: those that come are closed."""
+    def forget(self, held: Held) -> None:
+        """Nobody waits for these streams any more: those that come are closed."""
         with self._lock:
-            for rank in channels.members:
-                key = rank, self.purpose + channels.name
+            for rank in held.members:
+                key = rank, self.purpose + held.name
                 self._priorities.pop(key, None)
                 if rank in self.healing:
                     self._forget_streams(key)
@@ -350,7 +349,7 @@ class TcpTransport:
                     arrived.close()
                 elif rank != self.context.rank:
                     waiting = self._waiting.pop(key, None)
-                    if waiting is not None or rank not in channels.opened:
+                    if waiting is not None or rank not in held.opened:
                         self._too_late[key] = None
             while len(self._too_late) > TOO_LATE:
                 self._too_late.pop(next(iter(self._too_late)))
@@ -373,8 +372,8 @@ class TcpTransport:
         for listener in (self._listener, *self._further):
             if listener is not None:
                 listener.close()
-        for channels in list(self.unclosed):
-            channels.close()
+        for held in list(self.held):
+            held.close()
         with self._lock:
             self._closed = True
             for stream, _ in self._arrived.values():

@@ -145,9 +145,10 @@ class VerbsChannels(DialledChannels):
     pin_from = OFFER_MIN
 
     def __init__(self, transport: VerbsTransport, name: str, members: Sequence[int]) -> None:
-        super().__init__(transport, name, members)
+        super().__init__(name, members)
         self.transport = transport
         self.outgoing: list[Outgoing] = []
+        transport.unclosed.add(self)
 
     def open(self, peer: int, offer: Any) -> tuple[Any, Any]:
         rank = self.members[peer]
@@ -166,4 +167,4 @@ class VerbsChannels(DialledChannels):
             outgoing.close()
         self.outgoing.clear()
         self.transport.forget(self.name)
-        super().close()
+        self.transport.unclosed.discard(self)
