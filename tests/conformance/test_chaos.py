@@ -131,6 +131,7 @@ def gave_up(after: float) -> Observed:
 
 LATER = {"second": "refused", "elsewhere": True}
 CLOSED = {"closed": 0.1, "how": "", "left": []}
+NEXT = [{"state": "closing", "turn": 0, "at": AT + 0.001}, {"state": "init", "turn": 1, "at": AT + 0.01}]
 
 
 def test_what_is_right() -> None:
@@ -140,6 +141,7 @@ def test_what_is_right() -> None:
         seen(lost(2, TIMEOUT + VERDICT, "TimeoutError"), CLOSED, how="stop", victim=0),
         seen(lost(1, TIMEOUT, "TimeoutError"), {**LATER, "seconds": TIMEOUT}, how="stop"),
         seen(lost(1, MEETING, "TimeoutError"), CLOSED, turn=1),  # it was not yet in the meeting that we are in
+        seen(*NEXT, lost(1, MEETING, "TimeoutError"), CLOSED),  # it died when its part in the last call was done
         meeting(MEETING),
         gave_up(0.1),
     ):
@@ -154,6 +156,7 @@ def test_what_is_right() -> None:
     [
         (seen(lost(1, LIMIT + 0.6)), "knew it after 1.60 s"),
         (seen(lost(0)), "did not name [1]"),
+        (seen(*NEXT, lost(1, MEETING + 0.6, "TimeoutError")), "knew it after 4.59 s"),
         (gave_up(0.9), "rank 1 raised after 4.00 s TimeoutError naming [0]"),
         (meeting(1.0), "rank 1 raised after 1.00 s TimeoutError naming [0]"),
         (seen(lost(1, error="MismatchError")), "raised after 0.05 s MismatchError"),
