@@ -85,18 +85,18 @@ def test_the_example_goes_on_when_a_rank_is_killed() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_")} | {"PYTHONPATH": PATH}
     options = ["-n", "3", "--no-fork", "--elastic", "--least", "2", "--most", "3"]
     command = [sys.executable, "-m", "hocket", "run", *options, str(EXAMPLE), "--steps", "100", "--ranks", "3"]
-    lines = []
+    lines, killed = [], ""
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None and run.stderr is not None
         for line in run.stdout:
             lines.append(line)
-            if found := re.search(r"rank 1 of 3, pid (\d+): from step 0", line):
-                os.kill(int(found[1]), signal.SIGKILL)
+            if not killed and (found := re.search(r"rank 1 of 3, pid (\d+): from step 0", line)):
+                killed = found[1]
+                os.kill(int(killed), signal.SIGKILL)
         err = run.stderr.read()
         code = run.wait(60)
     out = "".join(lines)
     assert code == 0, out + err
-    assert re.search(r"rank 1 of 2, pid \d+: from step \d+", out), out
-    assert len(re.findall(r"rank 2 of 3, pid \d+: from step", out)) == 2, out
+    assert killed and re.search(r"\[3\] rank [12] of 3, pid \d+: from step", out), out  # beside the two, or after both
     ends = re.findall(r"of 3: ([\d.]+)% after (\d+) steps, weights (\w+)", out)
     assert len(ends) == 3 and len(set(ends)) == 1 and float(ends[0][0]) > 85, out
