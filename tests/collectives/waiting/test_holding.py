@@ -220,7 +220,7 @@ def test_what_has_ended_holds_nothing() -> None:
 def marked(comm: Communicator) -> None:
     for lane, wanted in ((comm.lane("high", 3), INTERACTIVE), (comm, 0), (comm.lane("low", -3), BULK)):
         lane.allreduce(np.ones(9))
-        streams = [each for queue in lane.membership.queues.values() for each in queue.channels["tcp"].streams]
+        streams = [each for queue in lane.membership.queues.values() for each in queue.channels["tcp"].held.streams]
         found = {fd: socket.socket(fileno=fd) for fd in map(int, open_sockets())}
         told = [each.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) for each in found.values()]
         for each in found.values():
