@@ -140,7 +140,7 @@ def _knows(seen: Observed, rank: int, slack: float) -> bool:
     if its is None or its[0] == "closing" or mine is not None and (mine[0] == "closing" or mine[1] != its[1]):
         return False
     if max((each["turn"] for each in seen.said[rank] if "turn" in each), default=0) > its[1]:
-        return False  # it died in its last call, which others finish: they leave, and wait for it in the next meeting
+        return False  # the victim died in its last call; this rank finished that, left, and waits in the next meeting
     if its[0] == "ready":
         return True
     there = [its, coordinator, *([mine] if seen.victim == 0 else [])]  # a rank that comes later finds no rank 0

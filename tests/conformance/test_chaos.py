@@ -141,7 +141,7 @@ def test_what_is_right() -> None:
         seen(lost(2, TIMEOUT + VERDICT, "TimeoutError"), CLOSED, how="stop", victim=0),
         seen(lost(1, TIMEOUT, "TimeoutError"), {**LATER, "seconds": TIMEOUT}, how="stop"),
         seen(lost(1, MEETING, "TimeoutError"), CLOSED, turn=1),  # it was not yet in the meeting that we are in
-        seen(*NEXT, lost(1, MEETING, "TimeoutError"), CLOSED),  # it died when its part in the last call was done
+        seen(*NEXT, lost(1, MEETING, "TimeoutError"), CLOSED),  # rank 1 died when its part in the last call was done
         meeting(MEETING),
         gave_up(0.1),
     ):

@@ -20,8 +20,9 @@ Streams = SocketStreams | TlsStreams | StreamGroup
 class Held:
     """The streams of one communicator, which the transport holds until they are closed.
 
-    A collection closes the sockets of what it finds, in any order, and others get their numbers.  Streams that said
-    their last words then would say them to those.  So none finds these: the reactor closes what was dropped.
+    A collection closes the sockets that it finds before anybody else looks at them, and others get their numbers: a
+    stream that is closed behind that tells those how many bytes it has.  So the transport keeps a dropped
+    communicator's streams from the collection, and its reactor closes them.
     """
 
     def __init__(self, transport: TcpTransport, name: str, members: Sequence[int]) -> None:
@@ -50,7 +51,7 @@ class TcpChannels(DialledChannels):
         super().__init__(name, members)
         self.transport = transport
         self.held = Held(transport, name, members)
-        # A collection may begin where any lock is held, and in a forked child, where the reactor is dead.
+        # A collection may begin where any lock is held: `soon` takes none.  In a forked child it does nothing.
         self._dropped = weakref.finalize(self, transport.context.reactor.soon, self.held.close)
         self._dropped.atexit = False
 

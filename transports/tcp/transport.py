@@ -86,6 +86,7 @@ class TcpTransport:
         self._over: dict[tuple[int, str], None] = {}
         """First streams of healing channels that have been closed: further ones may still come."""
         self.held: set[Held] = set()
+        """The streams of all communicators, also of those that were dropped and are not closed yet."""
         self._priorities: dict[tuple[int, str], int] = {}
         """The streams that are open, or are being opened."""
 

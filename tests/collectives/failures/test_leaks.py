@@ -63,11 +63,11 @@ def once(i):
         made.send(x, (made.rank + 1) % made.size) if made.rank == 0 else None
         made.recv(x, 0) if made.rank == 1 else None
 
-def held(most=0):
-    gc.collect()  # what that drops is closed a little later, by another thread
+def held(most=1 << 20):
+    gc.collect()
     comm.barrier()
-    until = time.monotonic() + 5
-    while len(faulty.descriptors()) > most and time.monotonic() < until and most:
+    until = time.monotonic() + 5  # another thread closes what was dropped
+    while len(faulty.descriptors()) > most and time.monotonic() < until:
         time.sleep(0.01)
     window = getattr(comm.world.transports[{transport!r}], "window", None)
     return dict(fds=len(faulty.descriptors()), window=window.size if window else 0)
