@@ -4,8 +4,8 @@
  * spins, and a futex wake takes hundreds of times longer; on a shared core, spinning starves the awaited rank until
  * the time slice ends, and a yield lets it run at once; beside a busy process or a computing thread it is the yield that
  * costs a slice, or several: the kernel puts who yields behind all others, and a sleeper that is woken before them.  So:
- * spin long only if every rank has a core, measure each yield, and when one was slow (someone computes on our core) go to
- * sleep on the word instead, in this wait and in those of the next milliseconds. */
+ * spin long only if every rank has a core; measure each yield, and after two slow ones go to sleep instead; and who waits
+ * for works after it has computed does not yield at all, as its peers compute, too: it sleeps. */
 #ifndef HK_WAIT_H
 #define HK_WAIT_H
 
@@ -24,23 +24,20 @@ typedef struct hk_ladder {
     uint32_t spins;     /* polls on the first rung at most: many if each local rank has a core, few otherwise */
     uint64_t yield_ns;  /* how long to stay on the second rung */
     uint64_t slow_ns;   /* a single yield longer than this: the core is wanted by a stranger */
-    uint32_t tires;     /* after slow yields its waits leave out the second rung for a while */
     int32_t home;       /* this rank's own core, if each rank of its host has one; -1: none */
     /* What earlier waits taught: */
     uint32_t spins_now; /* polls on the first rung: halved by each wait in which another process got our core, doubled by others */
-    uint32_t shared;    /* yields, in one wait after the other, in which another process got our core */
+    uint32_t shared;    /* yields in which another process got our core, and sleeps, in one wait after the other */
     uint64_t stays;     /* ns, until when this rank does not go home again */
     uint64_t rest;      /* ... for so long each time */
-    uint64_t sleeps;    /* ns, until when its waits leave out the second rung; 0: that is over */
-    uint64_t tired;     /* ... for so long each time; 0: yields are quick here */
-    uint32_t vain;      /* how often they were slow of late: HK_SLOW more by each wait with a slow one, 1 less by others */
+    uint64_t behind;    /* ns, until when its waits leave out the second rung */
 } hk_ladder;
 
 typedef struct hk_wait {
     uint32_t polls;
     uint32_t slow;      /* slow yields met in this wait */
     uint32_t shared;    /* a yield let somebody else run */
-    uint32_t tired;     /* it leaves out the second rung */
+    uint32_t behind;    /* it leaves out the second rung */
     uint32_t told, news; /* the caller's */
     uint32_t armed;     /* counted among the bell's sleepers, and has polled since */
     uint32_t seen;      /* the bell's count when it was armed */
@@ -74,22 +71,18 @@ enum {
 
 enum {
     HK_CPUS = 4096,                    /* cores among which `home` may be */
-    HK_VAIN = 16,                      /* yields to another process, in one wait after the other, before we go home */
+    HK_VAIN = 16,                      /* so many of those before we go home */
     HK_REST_NS = 10000000,             /* how long it stays then, at least */
     HK_REST_MOST_NS = 1000000000,      /* ... and at most, where a stranger keeps our home busy */
-    /* Ranks that only communicate meet a stranger's slice once in a thousand yields, and the next yield is quick again; who
-     * shares its core with computing threads meets one in every few. */
-    HK_SLOW = 256,
-    HK_SLOW_OFTEN = 384,               /* two slow ones in 128 waits */
-    HK_SLOW_MOST = 512,
-    HK_STAY_NS = 20000,                /* polls before a sleep without a yield: who sleeps for less loses a slice for it */
-    HK_TIRED_NS = 10000000,            /* how long waits sleep without a yield after a slow one, at least */
-    HK_TIRED_MOST_NS = 640000000       /* ... and at most: a try that is slow costs some ms of these */
+    HK_BEHIND = 32,                    /* who has computed leaves out yields for so many times as long ... */
+    HK_BEHIND_MOST_NS = 640000000,     /* ... and no longer than this */
+    HK_STAY_NS = 4000                  /* polls before a sleep without a yield: no slice is lost for what comes at once */
 };
 
 /* Two ranks that start on one core stay there for a while, although another core is idle (2 of 20 jobs, by
  * `python -m hocket.lab.starting.cores`): each yields to the other, so neither looks overloaded to the kernel.  So a rank that
- * yields in vain moves to the core that is its own for an instant, and may run anywhere after that. */
+ * yields in vain moves to the core that is its own for an instant, and may run anywhere after that.  So does one that often
+ * sleeps behind computations: over TCP the kernel wakes it on the core of its peer, though both have one. */
 static inline void hk_go_home(hk_ladder *l, uint64_t now) {
     enum { BITS = 8 * sizeof(long) };
     unsigned long all[HK_CPUS / BITS] = {0}, one[HK_CPUS / BITS] = {0};
@@ -104,15 +97,19 @@ static inline void hk_go_home(hk_ladder *l, uint64_t now) {
     if (syscall(SYS_sched_setaffinity, 0, sizeof one, one) == 0) syscall(SYS_sched_setaffinity, 0, sizeof all, all);
 }
 
+/* A wait begins, `now`, after so many ns of computing (waiting/computed.h). */
+static inline void hk_wait_behind(hk_ladder *l, uint64_t now, uint64_t computed) {
+    uint64_t ns = computed < HK_BEHIND_MOST_NS / HK_BEHIND ? HK_BEHIND * computed : HK_BEHIND_MOST_NS;
+    if (now + ns > l->behind) l->behind = now + ns;
+}
+
 /* `to` knows what `from` has learned: a wait with a ladder of its own is over. */
 static inline void hk_ladder_learn(hk_ladder *to, const hk_ladder *from) {
     to->spins_now = from->spins_now;
     to->shared = from->shared;
     to->stays = from->stays;
     to->rest = from->rest;
-    to->sleeps = from->sleeps;
-    to->tired = from->tired;
-    to->vain = from->vain;
+    to->behind = from->behind;
 }
 
 /* Something moved: start again on the first rung, and learn from this wait.  Two ranks that a foreign process has
@@ -122,36 +119,28 @@ static inline void hk_wait_reset(hk_wait *w, hk_ladder *l, uint32_t *bell) {
     if (w->slow) {
         l->shared = 0;
         if (l->rest < HK_REST_MOST_NS) l->rest *= 2;
-        l->vain = l->vain + HK_SLOW < HK_SLOW_MOST ? l->vain + HK_SLOW : HK_SLOW_MOST;
-        if (l->tires && l->vain > HK_SLOW_OFTEN) {
-            l->tired = l->tired == 0 ? HK_TIRED_NS : l->tired < HK_TIRED_MOST_NS ? 2 * l->tired : l->tired;
-            l->sleeps = hk_now() + l->tired;
-            l->spins_now = HK_SPINS_MIN;
-        }
-    } else if (w->polls && !l->sleeps) {
-        if (l->vain) l->vain--;
-        if (l->vain == 0) l->tired = 0;
-        if (!w->shared) l->shared = l->rest = 0;
+    } else if (w->polls && !w->shared) {
+        l->shared = l->rest = 0;
     }
     if (w->shared) {
         l->spins_now = l->spins_now / 2 > HK_SPINS_MIN ? l->spins_now / 2 : HK_SPINS_MIN;
-    } else if (w->polls && l->spins_now < l->spins && !l->tired) {
+    } else if (w->polls && l->spins_now < l->spins) {
         l->spins_now = l->spins_now * 2 < l->spins ? l->spins_now * 2 : l->spins;
     }
-    w->polls = w->slow = w->shared = w->tired = 0;
+    w->polls = w->slow = w->shared = w->behind = 0;
     w->since = w->away = w->delay = 0;
 }
 
 /* Is it still on the second rung, `waited` ns after it came there? */
 static inline int hk_wait_yields(const hk_wait *w, const hk_ladder *l, uint64_t waited) {
-    return !w->tired && waited < l->yield_ns && w->slow < (l->tired ? 1 : 2);
+    return !w->behind && waited < l->yield_ns && w->slow < 2;
 }
 
 /* Would the next step sleep? */
 static inline int hk_wait_sleeps(const hk_wait *w, const hk_ladder *l) {
     if (!w->since) return 0;
     uint64_t waited = hk_now() - w->since;
-    return !hk_wait_yields(w, l, waited) && !(w->tired && waited < HK_STAY_NS);
+    return !hk_wait_yields(w, l, waited) && !(w->behind && waited < HK_STAY_NS);
 }
 
 /* One step of waiting; returns the time (ns) on the slow rungs, 0 while spinning. */
@@ -164,8 +153,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
     uint64_t t0 = hk_now();
     if (w->since == 0) {
         w->since = t0;
-        if (t0 >= l->sleeps) l->sleeps = 0;
-        w->tired = l->sleeps != 0;
+        w->behind = t0 < l->behind;
     }
     uint64_t waited = t0 - w->since;
     if (hk_wait_yields(w, l, waited)) {
@@ -179,7 +167,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         }
         return t1 - w->since + 1;
     }
-    if (w->tired && waited < HK_STAY_NS) {
+    if (w->behind && waited < HK_STAY_NS) {
         hk_pause();
         return 0;
     }
@@ -201,6 +189,7 @@ static inline uint64_t hk_wait_step(hk_wait *w, hk_ladder *l, uint32_t *bell, st
         struct timespec t = {0, 50000};
         nanosleep(&t, NULL);
     }
+    if (w->behind && ++l->shared >= HK_VAIN) hk_go_home(l, hk_now());
     if (w->asks) {
         uint64_t delay = w->asks();
         w->away = delay - w->delay;

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from hocket.collectives.plans.plan cimport Plan
-from hocket.collectives.engine.run cimport Core, Run, hk_ladder, hk_wait, pollfd
+from hocket.collectives.engine.run cimport Core, Run, hk_ladder, hk_load32, hk_store32, hk_wait, pollfd
 
 cdef enum:
     CHECK_NS = 50000000     # how often a long wait looks at signals, deadlines and its owner
@@ -21,6 +21,10 @@ cdef struct Elsewhere:              # what is queued in this process: waiting/pr
     uint64_t (*wait_step)(hk_wait*, hk_ladder*, Core* mine, pollfd* fds, int nfds) noexcept nogil
 
 cdef Elsewhere elsewhere
+cdef uint32_t begun                 # calls and waits for works, in this process; nearly, as no thread waits to count
+
+cdef inline void count_one() noexcept nogil:
+    hk_store32(&begun, hk_load32(&begun) + 1)
 
 cdef int place_residuals(Run* r, tuple addresses) except -1
 cdef void run_free(Run* r) noexcept

@@ -15,8 +15,7 @@ from libc.string cimport memset
 
 from hocket.collectives.engine.events cimport TOLD_NS, call_fails, call_moves, call_waits, message, step_opens, was_away
 from hocket.collectives.engine.matching cimport matched_recv, probe
-from hocket.collectives.engine.instructions cimport (apply, call, changes, copy, copy_own, device_failed, let_go, recv,
-                                                     reduce, send)
+from hocket.collectives.engine.instructions cimport apply, call, changes, copy, copy_own, device_failed, let_go, recv, reduce, send
 from hocket.collectives.plans.plan cimport (APPLY, BEFORE, CALL, COPY, PROBE, RECV, REDUCE, SEND, Instr, Piece, Plan,
                                             hk_weigh_done, hk_weigh_next)
 from hocket.collectives.engine.run cimport (ABORTED, BLOCKED, DONE, HELPS, HOLDS, MOVED, NOTED, RAISED, TIMED_OUT, Core,
@@ -199,6 +198,7 @@ cdef int drive(Core* e, Run* r, int polls) noexcept nogil:
         return ABORTED
     if e.failed:
         return failed_before(e, r)
+    count_one()
     memset(&w, 0, sizeof(w))
     while True:
         e.pass_number += 1

@@ -67,7 +67,7 @@ cdef class Engine:
         self.core.ladder.slow_ns = SLOW_NS
         self.core.ladder.home = home
         self.core.queued = self.core.ladder
-        self.core.queued.tires, self.core.queued.slow_ns = True, SLOW_COMPUTING_NS
+        self.core.queued.slow_ns = SLOW_COMPUTING_NS
         self.core.priority, self.core.leads_out = priority, leads_out
         self.core.attends = (HELPS if helps else 0) | (HOLDS if leads_out else 0)
         self.keep = []

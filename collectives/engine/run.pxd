@@ -32,7 +32,6 @@ cdef extern from "system/wait.h" nogil:
         short revents
     struct hk_ladder:
         uint32_t spins, spins_now
-        uint32_t tires
         uint64_t yield_ns, slow_ns
         int home
     struct hk_wait:
@@ -41,6 +40,7 @@ cdef extern from "system/wait.h" nogil:
         uint64_t (*asks)() noexcept nogil
     uint64_t hk_now()
     void hk_ring_bell(uint32_t* bell)
+    void hk_wait_behind(hk_ladder*, uint64_t now, uint64_t computed)
     void hk_ladder_learn(hk_ladder* to, const hk_ladder* learned)
     bint hk_wait_sleeps(const hk_wait*, const hk_ladder*)
     uint64_t hk_wait_step(hk_wait*, hk_ladder*, uint32_t* bell, pollfd*, int)

@@ -6,21 +6,25 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from hocket.collectives.waiting cimport lead, news, progress, sleep
-from hocket.collectives.engine.drive cimport CHECK_NS, FOLLOWED, MAX_FDS, place_residuals, run_free, slow_check
+from hocket.collectives.engine.drive cimport CHECK_NS, FOLLOWED, MAX_FDS, begun, count_one, place_residuals, run_free, slow_check
 from hocket.collectives.engine.run cimport run_init
 from hocket.collectives.engine.engine cimport NO_LABEL, Engine, no_scratch
 from hocket.collectives.engine.placed cimport Placed
 from hocket.collectives.plans.plan cimport IN, OUT, SCRATCH, Plan
 from hocket.collectives.waiting.progress cimport Node
 from hocket.collectives.engine.run cimport (ABORTED, ANY_THREAD, BLOCKED, DONE, EXACT, LONGEST, RAISED, TAG_SLOTS, Core, Stash,
-                                            hk_ladder, hk_ladder_learn, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_reset,
-                                            label, match, may_drive, nanoseconds, pollfd)
+                                            hk_ladder, hk_ladder_learn, hk_load32, hk_now, hk_store32, hk_wait, hk_wait_behind,
+                                            hk_wait_reset, label, match, may_drive, nanoseconds, pollfd)
 from hocket.kernels.cpu.reduce cimport find_reduce, reduce_fn
 from hocket.transports.channel cimport hk_call, hk_view
 
 from hocket.collectives.base.callsite import caller, shown_site
 from hocket.collectives.waiting.pool import pool
 from hocket.errors import ArgumentError, Error
+
+cdef extern from "collectives/waiting/computed.h" nogil:
+    void hk_wait_left(uint32_t begun)
+    uint64_t hk_computed(uint64_t now, uint32_t begun)
 
 TURN = 0.001        # seconds between two looks at whether a recv that is cancelled has taken a message
 cdef enum: MOVES = 4096         # passes that moved something, after which a waiting thread looks at signals
@@ -219,14 +223,17 @@ cdef int drive_until(Node** nodes, int n, double timeout, double still, int* bro
     cdef hk_wait w
     cdef Core* e = nodes[0].core
     cdef hk_ladder ladder = e.queued        # a copy: several threads may wait
-    cdef uint64_t waited, checks = 0, until = 0, moves = 0
-    cdef bint looks, moved
+    cdef uint64_t now, waited, checks = 0, until = 0, moves = 0
+    cdef bint looks, moved, slow = False
     cdef int i
     cdef pollfd fds[MAX_FDS]
+    count_one()
     if first_ended(nodes, n) >= 0:
         return 0
+    now = hk_now()
+    hk_wait_behind(&ladder, now, hk_computed(now, begun))
     if 0 <= timeout < LONGEST:
-        until = hk_now() + <uint64_t>(timeout * 1e9)
+        until = now + <uint64_t>(timeout * 1e9)
     with nogil:
         progress.awake()
         progress.waiting(1)
@@ -241,6 +248,7 @@ cdef int drive_until(Node** nodes, int n, double timeout, double still, int* bro
                 waited, looks = 0, moves % MOVES == 0
             else:
                 waited = sleep.wait_step(&w, &ladder, e, fds, 0)
+                slow |= waited != 0
                 looks = waited // CHECK_NS != checks
                 if 0 <= still and waited >= <uint64_t>(still * 1e9):
                     break
@@ -255,6 +263,8 @@ cdef int drive_until(Node** nodes, int n, double timeout, double still, int* bro
                 progress.waiting(1)
         progress.waiting(-1)
         hk_wait_reset(&w, &ladder, e.bell)
+        if slow:
+            hk_wait_left(begun)
     hk_ladder_learn(&e.queued, &ladder)     # under the GIL
     return 0
 

@@ -133,7 +133,7 @@ cdef class Selector:
         self.comms, self.engines = [], []
         self.wakes = -1
         self.spins = self.ladder.spins = self.ladder.spins_now = SPINS
-        self.ladder.yield_ns, self.ladder.slow_ns, self.ladder.home, self.ladder.tires = YIELD_NS, SLOW_NS, -1, True
+        self.ladder.yield_ns, self.ladder.slow_ns, self.ladder.home = YIELD_NS, SLOW_NS, -1
         self.wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def register(self, comm):

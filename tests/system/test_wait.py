@@ -1,4 +1,4 @@
-"""Waiting ranks learn about the core that they share."""
+"""Waiting ranks know what they have computed, and learn about the core that they share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from support import c_rules
 
 
-def test_who_meets_slow_yields_sleeps_without_them(tmp_path: Path) -> None:
+def test_who_has_computed_sleeps_without_a_yield(tmp_path: Path) -> None:
     c_rules.hold(Path(__file__).parent / "wait_rules.c", tmp_path)
 
 

@@ -1,6 +1,7 @@
-/* What waits learn: who meets slow yields in one wait after the other sleeps without them for a while, and only who may. */
+/* Who has computed does not yield, for so long; what waits learn; and what is computing. */
 #include <stdio.h>
 
+#include "collectives/waiting/computed.h"
 #include "system/wait.h"
 
 static int wrong(const char *rule, int holds) {
@@ -8,62 +9,87 @@ static int wrong(const char *rule, int holds) {
     return !holds;
 }
 
-/* No yield of this program itself is slow. */
-static hk_ladder ladder(uint32_t tires) {
-    hk_ladder l = {.spins = 64, .spins_now = 64, .yield_ns = 2000000, .slow_ns = 1000000000000, .tires = tires, .home = -1};
+static hk_ladder ladder(void) {
+    hk_ladder l = {.spins = 64, .spins_now = 64, .yield_ns = 2000000, .slow_ns = 1000000000000, .home = -1};
     return l;
 }
 
-/* A wait that ends after one look, or after a yield that was slow. */
-static void waits(hk_ladder *l, int many, uint32_t slow) {
-    for (int i = 0; i < many; i++) {
-        hk_wait w = {.polls = 1, .slow = slow, .shared = slow};
-        hk_wait_reset(&w, l, NULL);
-    }
-}
-
-/* Does a wait that has come to the second rung leave it out?  As if no time had passed. */
+/* Does a wait that comes to the second rung now leave it out? */
 static int leaves_out(hk_ladder *l) {
     hk_wait w = {.polls = l->spins_now};
-    if (l->sleeps > 1) l->sleeps = UINT64_MAX;
     hk_wait_step(&w, l, NULL, NULL, 0);
-    return (int)w.tired;
+    return (int)w.behind;
 }
 
-int main(void) {
-    int bad = 0;
-    hk_ladder l = ladder(1);
-    waits(&l, 1, 1);
-    bad += wrong("one slow yield is none", !leaves_out(&l));
-    waits(&l, 1, 1);
-    bad += wrong("two near each other are", leaves_out(&l) && l.tired == HK_TIRED_NS && l.spins_now <= HK_SPINS_MIN);
-    waits(&l, HK_SLOW_MOST, 0);
-    bad += wrong("what is answered at once meanwhile teaches nothing", l.tired == HK_TIRED_NS && l.spins_now <= HK_SPINS_MIN);
-    bad += wrong("... so it goes on", leaves_out(&l));
-    for (int i = 0; i < 20; i++) waits(&l, 1, 1);
-    bad += wrong("the time is bounded", l.tired == HK_TIRED_MOST_NS);
-    l.sleeps = 1; /* it is over */
-    bad += wrong("then yields are tried", !leaves_out(&l) && l.sleeps == 0);
-    waits(&l, HK_SLOW_MOST, 0);
-    bad += wrong("quick ones bring back all", l.tired == 0 && l.vain == 0);
-    waits(&l, 8, 0);
-    bad += wrong("... and the spins", l.spins_now == l.spins);
+static uint64_t until(uint64_t computed) {
+    hk_ladder l = ladder();
+    hk_wait_behind(&l, 1000, computed);
+    return l.behind - 1000;
+}
 
-    l = ladder(1);
-    for (int i = 0; i < 10; i++) {
-        waits(&l, 1, 1);
-        waits(&l, HK_SLOW, 0);
-    }
-    bad += wrong("a stranger's slice now and then is none", !leaves_out(&l));
+static void nap(uint64_t ns) {
+    struct timespec t = {0, (long)ns};
+    nanosleep(&t, NULL);
+}
 
-    l = ladder(0);
-    waits(&l, 20, 1);
-    bad += wrong("who may not, does not", !leaves_out(&l) && l.tired == 0);
+static void compute(uint64_t ns) {
+    for (uint64_t used = hk_thread_time(); hk_thread_time() - used < ns;) {}
+}
 
-    hk_ladder from = ladder(1), to = ladder(1);
-    waits(&from, 2, 1);
+/* Is it `ns`, and not twice as much? */
+static int about(uint64_t computed, uint64_t ns) { return computed >= ns && computed < 2 * ns; }
+
+static int ladders(void) {
+    hk_ladder l = ladder();
+    int bad = wrong("a wait yields", !leaves_out(&l));
+    hk_wait_behind(&l, hk_now(), 0);
+    bad += wrong("... and who has not computed", !leaves_out(&l));
+    hk_wait_behind(&l, hk_now(), 1000000);
+    bad += wrong("who has computed does not", leaves_out(&l));
+    hk_wait_behind(&l, hk_now(), 0);
+    bad += wrong("... nor in the waits behind that one", leaves_out(&l));
+    bad += wrong("for 32 times as long", until(1000000) == 32000000);
+    bad += wrong("... but not for ever", until(1000000000000) == 640000000 && until(UINT64_MAX) == 640000000);
+    nap(33000000);
+    bad += wrong("then it yields again", !leaves_out(&l));
+
+    hk_wait w = {.polls = l.spins_now}, slept = {.polls = l.spins_now, .since = 1, .behind = 1};
+    bad += wrong("no sleep on the first rung", !hk_wait_sleeps(&w, &l));
+    bad += wrong("who leaves yields out sleeps", hk_wait_sleeps(&slept, &l));
+    slept.since = hk_now();
+    bad += wrong("... after some polls", !hk_wait_sleeps(&slept, &l));
+
+    slept.since = 1;
+    l = ladder();
+    hk_wait_step(&slept, &l, NULL, NULL, 0);
+    bad += wrong("such a sleep brings a rank nearer to going home", l.shared == 1);
+
+    hk_ladder from = ladder(), to = ladder();
+    from.spins_now = 8;
+    hk_wait_behind(&from, hk_now(), 1000000);
     hk_ladder_learn(&to, &from);
-    bad += wrong("what was learned is handed on whole", to.spins_now == HK_SPINS_MIN && to.vain == from.vain
-                 && to.tired == HK_TIRED_NS && to.sleeps == from.sleeps);
+    bad += wrong("what was learned is handed on", to.spins_now == 8 && to.behind == from.behind);
     return bad;
 }
+
+static int computing(void) {
+    compute(3000000);
+    int bad = wrong("nobody knows before the first wait", hk_computed(hk_now(), 1) == 0);
+    hk_wait_left(1);
+    bad += wrong("less than half a millisecond is none", hk_computed(hk_now(), 2) == 0);
+    nap(5000000);
+    bad += wrong("nor are sleep and what another thread has the core for", hk_computed(hk_now(), 2) == 0);
+    compute(3000000);
+    bad += wrong("CPU time is", about(hk_computed(hk_now(), 2), 3000000));
+    bad += wrong("... shared among the calls", about(hk_computed(hk_now(), 4), 1000000));
+    bad += wrong("... of which many have not computed", hk_computed(hk_now(), 12) == 0);
+    bad += wrong("a count that went back is one call", about(hk_computed(hk_now(), 0), 3000000));
+    hk_wait_left(2);
+    hk_left.used -= 1000000; /* as if it were read anew */
+    uint64_t used = hk_left.used;
+    hk_wait_left(3);
+    bad += wrong("the clock is not read twice at once", hk_left.used == used && hk_left.begun == 2);
+    return bad;
+}
+
+int main(void) { return ladders() + computing(); }
