@@ -39,8 +39,10 @@ static inline void hk_wait_left(uint32_t begun) {
 /* A wait begins, as one more call: for how long has its thread computed, ns?  0: it has not. */
 static inline uint64_t hk_computed(uint64_t now, uint32_t begun) {
     if (hk_left.at == 0 || now - hk_left.at < HK_COMPUTES_NS) return 0;
+    uint64_t used = hk_thread_time();
+    if (used < hk_left.used) return 0;                /* a forked child's begins anew */
     int32_t calls = (int32_t)(begun - hk_left.begun); /* two threads that count at once may set it back */
-    uint64_t each = (hk_thread_time() - hk_left.used) / (calls < 1 ? 1 : (uint64_t)calls);
+    uint64_t each = (used - hk_left.used) / (calls < 1 ? 1 : (uint64_t)calls);
     return each < HK_COMPUTES_NS ? 0 : each;
 }
 

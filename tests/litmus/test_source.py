@@ -27,7 +27,7 @@ ALONE = {
     ("collectives/quick/short_messages.pyx", "take"): A_FLAG,
     ("kernels/exact/modes.h", ""): "a register of this thread's own",
     ("collectives/recording/recorder.pyx", "touch_ahead"): "where to have pages ready; no record is read",
-    ("collectives/engine/drive.pxd", "count_one"): "a number of calls, by which a computation is shared; nearly will do",
+    ("collectives/engine/drive.pxd", "count_one"): "a number of calls, which nearly will do",
     ("collectives/waiting/lead.pyx", "drive_queued"): "flags; what it sleeps on it looks at again (news_nap)",
     ("collectives/waiting/lead.pyx", "lead"): LOCKED,
     ("collectives/waiting/lead.pyx", "stay"): A_FLAG,

@@ -84,6 +84,8 @@ static int computing(void) {
     bad += wrong("... shared among the calls", about(hk_computed(hk_now(), 4), 1000000));
     bad += wrong("... of which many have not computed", hk_computed(hk_now(), 12) == 0);
     bad += wrong("a count that went back is one call", about(hk_computed(hk_now(), 0), 3000000));
+    hk_left.used += 1000000000;
+    bad += wrong("a child that was forked has not computed", hk_computed(hk_now(), 2) == 0);
     hk_wait_left(2);
     hk_left.used -= 1000000; /* as if it were read anew */
     uint64_t used = hk_left.used;
